@@ -1,0 +1,1 @@
+//! Suites with real parts: Envoy, engines, SDK clients.

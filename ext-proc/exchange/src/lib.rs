@@ -1,0 +1,1 @@
+//! One exchange as a state machine: (phase, event, now) to (phase, effects).

@@ -1,0 +1,1 @@
+//! Exchange records: opened at the verdict, closed by report or lease.

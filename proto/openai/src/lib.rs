@@ -1,0 +1,1 @@
+//! OpenAI and Anthropic bodies, SSE framing and usage; pure, also wasm32.

@@ -1,0 +1,1 @@
+//! The filter's logic, pure behind one Host trait.
