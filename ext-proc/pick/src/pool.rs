@@ -207,7 +207,7 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
+    use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
 
     use super::*;
 
