@@ -1,0 +1,28 @@
+//! Every bound of this crate, in one place, so that memory and time per exchange can be reasoned about.
+
+/// Deepest nesting of arrays and objects a request may have, the body itself being level 1.
+pub const NESTING_MAX: usize = 128;
+
+/// Most members the top-level object of a request may have.
+pub const MEMBERS_MAX: usize = 256;
+
+/// Most bytes of a model name, after its escapes are read.
+pub const MODEL_BYTES_MAX: usize = 256;
+
+/// Most text spans (strings that go into the prompt) one request may have.
+pub const SPANS_MAX: usize = 65_536;
+
+/// Most bytes of one key that an error message repeats; longer keys are cut there.
+pub const KEY_SHOWN_BYTES_MAX: usize = 64;
+
+/// Most bytes of one SSE event, its blank line included. A longer one passes unread.
+pub const EVENT_BYTES_MAX: usize = 1 << 20;
+
+/// Most bytes of one value (`usage`, `error`) kept while a JSON response goes by.
+pub const USAGE_BYTES_MAX: usize = 16 << 10;
+
+/// Most bytes held back for the event that may follow a finishing event.
+pub const HOLD_BYTES_MAX: usize = 64 << 10;
+
+/// Most events held back for the event that may follow a finishing event.
+pub const HOLD_EVENTS_MAX: usize = 128;
