@@ -1,0 +1,87 @@
+//! `tenant`: whose request it is.
+
+use http::HeaderName;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Check, defaults};
+
+/// Longest tenant name, bytes.
+pub const TENANT_BYTES_MAX: usize = 128;
+
+/// Headers that Tokenweir or the engine reads as commands. A tenant must not arrive in one: they are stripped.
+const CONTROL_PREFIXES: [&str; 2] = ["x-tokenweir-", "x-gateway-destination-endpoint"];
+const CONTROL_HEADERS: [&str; 3] = ["x-vllm-priority", "x-data-parallel-rank", "x-prefiller-host-port"];
+/// Headers that HTTP itself gives another meaning.
+const HTTP_HEADERS: [&str; 9] = [
+    "connection",
+    "content-length",
+    "content-type",
+    "accept-encoding",
+    "host",
+    "te",
+    "transfer-encoding",
+    "upgrade",
+    "x-request-id",
+];
+
+/// Whose request it is.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TenantFile {
+    /// Request header that names the tenant.
+    #[serde(default = "defaults::tenant_header")]
+    pub header: String,
+    /// Whether the header is believed. Set it only where the gateway itself writes the header and removes the client's.
+    #[serde(default)]
+    pub trusted: bool,
+    /// Tenant of a request without the header. Without it such a request is answered 401. A file without a `tenant`
+    /// section has `anonymous`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub default: Option<String>,
+}
+
+/// Checked `tenant`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    /// Request header that names the tenant.
+    pub header: HeaderName,
+    /// Whether the header is believed; otherwise every request is `default`'s.
+    pub trusted: bool,
+    /// Tenant of a request without the header; `None`: refuse it.
+    pub default: Option<String>,
+}
+
+pub(super) fn check(raw: &TenantFile, check: &mut Check<'_, '_>) -> Option<Tenant> {
+    if !raw.trusted && raw.default.is_none() {
+        check.error(
+            "/tenant",
+            "trusted is false and there is no default, so every request would be refused",
+            "give tenant.default, or set tenant.trusted where the gateway writes the header",
+        );
+    }
+    if let Some(name) = &raw.default
+        && (name.is_empty() || name.len() > TENANT_BYTES_MAX || !name.bytes().all(|b| b.is_ascii_graphic()))
+    {
+        let advice = format!("use 1 to {TENANT_BYTES_MAX} visible ASCII characters without spaces");
+        check.error("/tenant/default", "is not a tenant name", advice);
+    }
+    const AT: &str = "/tenant/header";
+    let Ok(header) = HeaderName::from_bytes(raw.header.as_bytes()) else {
+        let advice = "use letters, digits and hyphens, such as x-tenant";
+        check.error(AT, format!("{:?} is not a header name", raw.header), advice);
+        return None;
+    };
+    let name = header.as_str();
+    if CONTROL_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || CONTROL_HEADERS.contains(&name) {
+        check.error(
+            AT,
+            format!("{name} is a control header and is stripped"),
+            "choose another, such as x-tenant",
+        );
+    } else if HTTP_HEADERS.contains(&name) {
+        check.error(AT, format!("{name} has another meaning in HTTP"), "choose another, such as x-tenant");
+    }
+    Some(Tenant { header, trusted: raw.trusted, default: raw.default.clone() })
+}
