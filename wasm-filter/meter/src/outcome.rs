@@ -1,0 +1,84 @@
+//! How an exchange ended, judged from what the engine said and from Envoy's response flags.
+//!
+//! The engine's own word comes first: a stream that carried its terminal event is complete, even if the client hung up
+//! right after it; a stream that carried an error is not, however cleanly it was closed.
+
+use proto_openai::Tally;
+use proto_tokenweir::v1::EndReason;
+
+/// Envoy's response flags as bits of the attribute `response.flags`, grouped by who ended the exchange.
+mod flag {
+    const FAILED_LOCAL_HEALTH_CHECK: u64 = 1;
+    const NO_HEALTHY_UPSTREAM: u64 = 1 << 1;
+    const UPSTREAM_REQUEST_TIMEOUT: u64 = 1 << 2;
+    const LOCAL_RESET: u64 = 1 << 3;
+    const UPSTREAM_REMOTE_RESET: u64 = 1 << 4;
+    const UPSTREAM_CONNECTION_FAILURE: u64 = 1 << 5;
+    const UPSTREAM_CONNECTION_TERMINATION: u64 = 1 << 6;
+    const UPSTREAM_OVERFLOW: u64 = 1 << 7;
+    const NO_ROUTE_FOUND: u64 = 1 << 8;
+    const DOWNSTREAM_CONNECTION_TERMINATION: u64 = 1 << 14;
+    const UPSTREAM_RETRY_LIMIT_EXCEEDED: u64 = 1 << 15;
+    const STREAM_IDLE_TIMEOUT: u64 = 1 << 16;
+    const DOWNSTREAM_PROTOCOL_ERROR: u64 = 1 << 18;
+    const UPSTREAM_MAX_STREAM_DURATION_REACHED: u64 = 1 << 19;
+    const DURATION_TIMEOUT: u64 = 1 << 22;
+    const UPSTREAM_PROTOCOL_ERROR: u64 = 1 << 23;
+    const NO_CLUSTER_FOUND: u64 = 1 << 24;
+    const DNS_RESOLUTION_FAILED: u64 = 1 << 26;
+    const DROP_OVERLOAD: u64 = 1 << 27;
+    const DOWNSTREAM_REMOTE_RESET: u64 = 1 << 28;
+    const UNCONDITIONAL_DROP_OVERLOAD: u64 = 1 << 29;
+
+    pub(super) const CLIENT: u64 =
+        DOWNSTREAM_CONNECTION_TERMINATION | DOWNSTREAM_REMOTE_RESET | DOWNSTREAM_PROTOCOL_ERROR;
+    pub(super) const TIMEOUT: u64 = UPSTREAM_REQUEST_TIMEOUT
+        | STREAM_IDLE_TIMEOUT
+        | UPSTREAM_MAX_STREAM_DURATION_REACHED
+        | DURATION_TIMEOUT;
+    pub(super) const UPSTREAM: u64 = FAILED_LOCAL_HEALTH_CHECK
+        | NO_HEALTHY_UPSTREAM
+        | LOCAL_RESET
+        | UPSTREAM_REMOTE_RESET
+        | UPSTREAM_CONNECTION_FAILURE
+        | UPSTREAM_CONNECTION_TERMINATION
+        | UPSTREAM_OVERFLOW
+        | NO_ROUTE_FOUND
+        | UPSTREAM_RETRY_LIMIT_EXCEEDED
+        | UPSTREAM_PROTOCOL_ERROR
+        | NO_CLUSTER_FOUND
+        | DNS_RESOLUTION_FAILED
+        | DROP_OVERLOAD
+        | UNCONDITIONAL_DROP_OVERLOAD;
+}
+
+/// What is known of an exchange at its end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Known<'a> {
+    /// Envoy's response flags; 0 where they could not be read.
+    pub(crate) flags: u64,
+    /// Response status; 0: none.
+    pub(crate) status: u32,
+    /// The response was seen to its end.
+    pub(crate) whole: bool,
+    /// What the engine's body said, where it was read.
+    pub(crate) tally: Option<&'a Tally>,
+}
+
+/// Who ended the exchange.
+pub(crate) fn reason(known: Known<'_>) -> EndReason {
+    let engine_failed = known.tally.is_some_and(|t| t.error_event || t.engine_abort);
+    let engine_finished = known.tally.is_some_and(|t| t.complete);
+    let success = (200..300).contains(&known.status);
+    // The body of an error, or one that nobody could read, has no terminal event to wait for.
+    let must_finish = success && known.tally.is_some_and(|t| !t.unparsed);
+    match () {
+        () if engine_failed => EndReason::UpstreamError,
+        () if engine_finished => EndReason::Complete,
+        () if known.flags & flag::CLIENT != 0 => EndReason::ClientAbort,
+        () if known.flags & flag::TIMEOUT != 0 => EndReason::Timeout,
+        () if known.flags & flag::UPSTREAM != 0 => EndReason::UpstreamError,
+        () if known.whole && !must_finish => EndReason::Complete,
+        () => EndReason::UpstreamError,
+    }
+}
