@@ -153,6 +153,12 @@ impl<'a> Scanner<'a> {
         if marked || wide { self.flawed(Flaw::Encoding) } else { Ok(()) }
     }
 
+    /// Whether only white space is left.
+    #[must_use]
+    pub fn is_blank(&self) -> bool {
+        self.clone().end().is_ok()
+    }
+
     /// Skips white space and says what the next value begins with, without consuming it.
     ///
     /// # Errors
@@ -405,6 +411,14 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    /// Reads one value of any kind and checks it.
+    ///
+    /// # Errors
+    /// As [`Scanner::value`].
+    pub fn skip(&mut self) -> Step<()> {
+        self.value().map(|_| ())
+    }
+
     /// Checks that only white space is left.
     ///
     /// # Errors
@@ -423,3 +437,6 @@ pub fn unsigned(number: &[u8]) -> Option<u64> {
         _ => None,
     })
 }
+
+#[cfg(test)]
+mod tests;

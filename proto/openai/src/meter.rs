@@ -1,7 +1,20 @@
-//! One response, chunk by chunk.
+//! One response, chunk by chunk: what was used, and what the client gets to see.
+//!
+//! Chunk boundaries carry no meaning: whatever the cuts, the tally and the bytes for the client
+//! are the same. Where nothing is to be stripped nothing is held back or copied.
+
+mod chat;
+mod hold;
+mod messages;
+mod responses;
+mod stream;
+mod whole;
 
 use crate::plan::Plan;
 use crate::usage::{Usage, UsageSource};
+
+use stream::Stream;
+use whole::Whole;
 
 /// What a response body is, by its content type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,7 +28,7 @@ pub enum BodyKind {
 }
 
 impl BodyKind {
-    /// The kind for a `content-type` header.
+    /// The kind for a `content-type` header. A compressed body is [`BodyKind::Other`], whatever its type.
     #[must_use]
     pub fn of(content_type: &str) -> Self {
         let essence = content_type.split(';').next().unwrap_or_default().trim();
@@ -47,7 +60,7 @@ pub struct Tally {
     pub source: UsageSource,
     /// The terminal event was seen, or the JSON closed.
     pub complete: bool,
-    /// The body said `error`.
+    /// The body reported an error.
     pub error_event: bool,
     /// The engine cut the generation off itself.
     pub engine_abort: bool,
@@ -59,30 +72,55 @@ pub struct Tally {
     pub events: u64,
 }
 
-/// Meters one response. Chunk boundaries carry no meaning.
+/// Meters one response.
 #[derive(Clone, Debug)]
 pub struct ResponseMeter {
     tally: Tally,
+    body: Body,
+}
+
+#[derive(Clone, Debug)]
+enum Body {
+    Stream(Box<Stream>),
+    Whole(Whole),
+    Other,
 }
 
 impl ResponseMeter {
-    /// A meter before the first chunk.
+    /// A meter before the first chunk of a response of the given kind.
     #[must_use]
     pub fn new(plan: Plan, body: BodyKind) -> Self {
-        let _ = (plan, body);
-        Self { tally: Tally::default() }
+        let body = match body {
+            BodyKind::Sse => Body::Stream(Box::new(Stream::new(plan))),
+            BodyKind::Json => Body::Whole(Whole::new(plan.api)),
+            BodyKind::Other => Body::Other,
+        };
+        Self { tally: Tally::default(), body }
     }
 
-    /// Takes one chunk. If the client must get something else, that is appended to `out`.
+    /// Takes one chunk. If the client must get something else, that is appended to `out` (perhaps
+    /// nothing, while an event is incomplete); if not, `out` is left alone.
     pub fn push(&mut self, chunk: &[u8], out: &mut Vec<u8>) -> Pushed {
-        let _ = (chunk, out);
-        Pushed::default()
+        match &mut self.body {
+            Body::Stream(stream) => stream.push(chunk, &mut self.tally, out),
+            Body::Whole(whole) => {
+                whole.push(chunk, &mut self.tally);
+                Pushed::default()
+            }
+            Body::Other => {
+                self.tally.unparsed |= !chunk.is_empty();
+                Pushed::default()
+            }
+        }
     }
 
-    /// Ends the response: appends what was held back; returns whether there was anything.
+    /// Ends the response, complete or not: appends what was held back to `out` and returns whether
+    /// there was anything. Take the last tally after this.
     pub fn finish(&mut self, out: &mut Vec<u8>) -> bool {
-        let _ = out;
-        false
+        match &mut self.body {
+            Body::Stream(stream) => stream.finish(&mut self.tally, out),
+            Body::Whole(_) | Body::Other => false,
+        }
     }
 
     /// What is known so far.
@@ -91,3 +129,6 @@ impl ResponseMeter {
         self.tally
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,10 @@
 //! A count the engine did not give is *unknown* (`None`), never zero: "no token came from the
 //! cache" and "nobody said" are different facts, and different prices.
 
+mod counts;
+
+pub(crate) use counts::Counts;
+
 /// Token counts. `input` includes the cached and cache-written ones; `output` includes reasoning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Usage {

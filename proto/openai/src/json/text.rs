@@ -16,6 +16,17 @@ impl<'a> Text<'a> {
         Self { raw: bytes.get(range.clone()).unwrap_or_default(), range, escaped }
     }
 
+    /// The string whose raw bytes are `range` of `bytes`.
+    pub(crate) fn of(bytes: &'a [u8], range: Range<usize>) -> Self {
+        let raw = bytes.get(range.clone()).unwrap_or_default();
+        Self { raw, range, escaped: memchr::memchr(b'\\', raw).is_some() }
+    }
+
+    /// The string as bytes, its escapes read, to be matched against names.
+    pub(crate) fn name(&self) -> Cow<'a, [u8]> {
+        if self.escaped { Cow::Owned(self.decode().into_owned().into_bytes()) } else { Cow::Borrowed(self.raw) }
+    }
+
     /// Where the raw string lies in the text that was scanned, without its quotes.
     #[must_use]
     pub fn range(&self) -> Range<usize> {

@@ -1,0 +1,389 @@
+//! The top-level members of a request: which are read, which are refused, which may not repeat.
+
+use std::ops::Range;
+
+use super::prompt::PromptReader;
+use super::{BodyError, Flag, Prompt, Request, Session, SpanKind, StreamOptions, UsageWish, shown};
+use crate::api::Api;
+use crate::json::{Kind, Scanner, Text, unsigned};
+use crate::limits::{MEMBERS_MAX, MODEL_BYTES_MAX};
+
+/// Every top-level member that is read. Each may appear once.
+const KEYS: [&str; 35] = [
+    "model",
+    "stream",
+    "stream_options",
+    "messages",
+    "system",
+    "prompt",
+    "input",
+    "instructions",
+    "tools",
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "n",
+    "best_of",
+    "user",
+    "prompt_cache_key",
+    "previous_response_id",
+    "metadata",
+    "safety_identifier",
+    "cache_salt",
+    "priority",
+    "kv_transfer_params",
+    "ec_transfer_params",
+    "vllm_xargs",
+    "documents",
+    "query",
+    "queries",
+    "items",
+    "text_1",
+    "text_2",
+    "data_1",
+    "data_2",
+    "tokens",
+    "functions",
+    "suffix",
+];
+
+/// Members of `vllm_xargs` that reach into the engine's cache and transfers.
+const RESERVED_XARGS: [&str; 3] = ["kv_cache_report_mode", "kv_transfer_params", "ec_transfer_params"];
+
+/// Reads one body.
+pub(super) struct Reader<'a> {
+    api: Api,
+    scanner: Scanner<'a>,
+    prompt: PromptReader,
+    model: Option<Text<'a>>,
+    stream: bool,
+    stream_options: StreamOptions,
+    max_tokens: Option<u64>,
+    n: u32,
+    tools: Option<Range<usize>>,
+    session: Session<'a>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(api: Api, bytes: &'a [u8]) -> Self {
+        Self {
+            api,
+            scanner: Scanner::new(bytes),
+            prompt: PromptReader::default(),
+            model: None,
+            stream: false,
+            stream_options: StreamOptions::Absent,
+            max_tokens: None,
+            n: 1,
+            tools: None,
+            session: Session::default(),
+        }
+    }
+
+    pub(super) fn request(mut self) -> Result<Request<'a>, BodyError> {
+        self.scanner.check_encoding()?;
+        if self.scanner.is_blank() {
+            let message = "The body is empty. Send a JSON object with at least `model`.".into();
+            return Err(BodyError { message, param: None });
+        }
+        let kind = self.scanner.peek()?;
+        if kind != Kind::Object {
+            let message = format!("The body must be a JSON object, but it is {}.", a(kind));
+            return Err(BodyError { message, param: None });
+        }
+        self.scanner.open()?;
+        let members_at = self.scanner.at();
+        self.members()?;
+        self.scanner.end()?;
+        self.finish(members_at)
+    }
+
+    fn members(&mut self) -> Result<(), BodyError> {
+        let (mut first, mut seen, mut count) = (true, 0u64, 0);
+        while let Some(key) = self.scanner.member(&mut first)? {
+            count += 1;
+            if count > MEMBERS_MAX {
+                let message = format!("The body has more than {MEMBERS_MAX} members. Send only those the API knows.");
+                return Err(BodyError { message, param: None });
+            }
+            let name = key.name();
+            match KEYS.iter().position(|known| known.as_bytes() == &*name) {
+                Some(index) => {
+                    let name = KEYS.get(index).copied().unwrap_or_default();
+                    let bit = 1 << index;
+                    if seen & bit != 0 {
+                        return Err(twice(name, name, &key));
+                    }
+                    seen |= bit;
+                    self.member(name)?;
+                }
+                None => self.scanner.skip()?,
+            }
+        }
+        Ok(())
+    }
+
+    fn member(&mut self, name: &'static str) -> Result<(), BodyError> {
+        let kind = self.scanner.peek()?;
+        if kind == Kind::Null && !matches!(name, "model" | "stream_options") {
+            return Ok(self.scanner.null()?);
+        }
+        match name {
+            "model" => self.model(kind)?,
+            "stream" => self.stream = self.switch(kind)?,
+            "stream_options" => self.stream_options(kind)?,
+            "messages" => self.prompt.read(&mut self.scanner, SpanKind::User)?,
+            "system" | "instructions" => self.prompt.read(&mut self.scanner, SpanKind::System)?,
+            "input" if self.api == Api::Responses => self.prompt.read(&mut self.scanner, SpanKind::User)?,
+            "prompt" if self.api == Api::Responses => self.scanner.skip()?,
+            "input" | "prompt" | "documents" | "query" | "queries" | "items" | "text_1" | "text_2" | "data_1"
+            | "data_2" | "tokens" | "suffix" => self.prompt.read(&mut self.scanner, SpanKind::Plain)?,
+            "tools" => self.tools = Some(self.scanner.value()?),
+            "max_tokens" | "max_completion_tokens" | "max_output_tokens" => self.max_tokens(name, kind)?,
+            "n" | "best_of" => self.sequences(name, kind)?,
+            "user" => self.session.user = self.hint(kind)?,
+            "prompt_cache_key" => self.session.prompt_cache_key = self.hint(kind)?,
+            "previous_response_id" => self.session.previous_response_id = self.hint(kind)?,
+            "safety_identifier" => self.session.safety_identifier = self.hint(kind)?,
+            "metadata" if kind == Kind::Object => self.metadata()?,
+            "cache_salt" | "priority" | "kv_transfer_params" | "ec_transfer_params" => return Err(reserved(name, name)),
+            "vllm_xargs" if kind == Kind::Object => self.xargs()?,
+            _ => self.scanner.skip()?,
+        }
+        Ok(())
+    }
+
+    fn model(&mut self, kind: Kind) -> Result<(), BodyError> {
+        let wrong = |what: String| BodyError::new("model", format!("`model` {what}."));
+        if kind != Kind::String {
+            return Err(wrong(format!("must be a non-empty string, but it is {}", a(kind))));
+        }
+        let text = self.scanner.string()?;
+        // An escape is at most six times as long as what it stands for.
+        if text.raw().len() > 6 * MODEL_BYTES_MAX || text.decode().len() > MODEL_BYTES_MAX {
+            return Err(wrong(format!("is longer than {MODEL_BYTES_MAX} bytes; no served model has such a name")));
+        }
+        if text.has_lone_surrogate() {
+            return Err(wrong("holds half a surrogate pair; write the character itself in UTF-8".into()));
+        }
+        if text.is_empty() {
+            return Err(wrong("is empty; name a model, `GET /v1/models` lists them".into()));
+        }
+        self.model = Some(text);
+        Ok(())
+    }
+
+    fn switch(&mut self, kind: Kind) -> Result<bool, BodyError> {
+        if !self.api.can_stream() {
+            self.scanner.skip()?;
+            return Ok(false);
+        }
+        if kind != Kind::Bool {
+            let message = format!("`stream` must be true, false or null, but it is {}. {NO_COERCION}", a(kind));
+            return Err(BodyError::new("stream", message));
+        }
+        Ok(self.scanner.bool()?)
+    }
+
+    fn stream_options(&mut self, kind: Kind) -> Result<(), BodyError> {
+        if kind != Kind::Object {
+            let range = self.scanner.value()?;
+            self.stream_options =
+                if kind == Kind::Null { StreamOptions::Null(range) } else { StreamOptions::Other };
+            return Ok(());
+        }
+        self.scanner.open()?;
+        let members_at = self.scanner.at();
+        let (mut include_usage, mut continuous_usage_stats) = (None, None);
+        let mut first = true;
+        let mut empty = true;
+        while let Some(key) = self.scanner.member(&mut first)? {
+            empty = false;
+            let (name, slot) = match &*key.name() {
+                b"include_usage" => ("stream_options.include_usage", &mut include_usage),
+                b"continuous_usage_stats" => ("stream_options.continuous_usage_stats", &mut continuous_usage_stats),
+                _ => {
+                    self.scanner.skip()?;
+                    continue;
+                }
+            };
+            if slot.is_some() {
+                return Err(twice("stream_options", name, &key));
+            }
+            let kind = self.scanner.peek()?;
+            let start = self.scanner.at();
+            let value = match kind {
+                Kind::Bool => Some(self.scanner.bool()?),
+                Kind::Null => self.scanner.null().map(|()| Some(false))?,
+                _ => self.scanner.value().map(|_| None)?,
+            };
+            *slot = Some(Flag { range: start..self.scanner.at(), value });
+        }
+        self.stream_options = StreamOptions::Object { members_at, empty, include_usage, continuous_usage_stats };
+        Ok(())
+    }
+
+    fn max_tokens(&mut self, name: &'static str, kind: Kind) -> Result<(), BodyError> {
+        let applies = match self.api {
+            Api::ChatCompletions => name != "max_output_tokens",
+            Api::Completions | Api::Messages => name == "max_tokens",
+            Api::Responses => name == "max_output_tokens",
+            _ => false,
+        };
+        if !applies {
+            self.scanner.skip()?;
+            return Ok(());
+        }
+        let bound = self.integer(name, kind)?;
+        self.max_tokens = match (self.max_tokens, bound) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        Ok(())
+    }
+
+    fn sequences(&mut self, name: &'static str, kind: Kind) -> Result<(), BodyError> {
+        if !matches!(self.api, Api::ChatCompletions | Api::Completions) {
+            self.scanner.skip()?;
+            return Ok(());
+        }
+        let count = self.integer(name, kind)?.unwrap_or(1);
+        self.n = self.n.max(u32::try_from(count).unwrap_or(u32::MAX));
+        Ok(())
+    }
+
+    /// An integer; `None` if it is negative, which is the engine's to refuse.
+    fn integer(&mut self, name: &'static str, kind: Kind) -> Result<Option<u64>, BodyError> {
+        let wrong = |what: &str| {
+            BodyError::new(name, format!("`{name}` must be an integer or null, but it is {what}. {NO_COERCION}"))
+        };
+        if kind != Kind::Number {
+            return Err(wrong(a(kind)));
+        }
+        let number = self.scanner.number()?;
+        match (unsigned(number), number.strip_prefix(b"-").and_then(unsigned)) {
+            (None, None) => Err(wrong("not a whole number")),
+            (value, _) => Ok(value),
+        }
+    }
+
+    /// A string worth grouping by; anything else says nothing.
+    fn hint(&mut self, kind: Kind) -> Result<Option<Text<'a>>, BodyError> {
+        if kind != Kind::String {
+            self.scanner.skip()?;
+            return Ok(None);
+        }
+        let text = self.scanner.string()?;
+        Ok((!text.is_empty()).then_some(text))
+    }
+
+    fn metadata(&mut self) -> Result<(), BodyError> {
+        self.scanner.open()?;
+        let mut first = true;
+        while let Some(key) = self.scanner.member(&mut first)? {
+            let kind = self.scanner.peek()?;
+            if key.is("user_id") {
+                self.session.metadata_user_id = self.hint(kind)?;
+            } else {
+                self.scanner.skip()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn xargs(&mut self) -> Result<(), BodyError> {
+        self.scanner.open()?;
+        let mut first = true;
+        while let Some(key) = self.scanner.member(&mut first)? {
+            let reserved_key = RESERVED_XARGS.iter().find(|reserved| key.is(reserved));
+            let kind = self.scanner.peek()?;
+            match reserved_key {
+                Some(inner) if kind != Kind::Null => {
+                    return Err(reserved("vllm_xargs", &format!("vllm_xargs.{inner}")));
+                }
+                _ => self.scanner.skip()?,
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self, members_at: usize) -> Result<Request<'a>, BodyError> {
+        let Some(model) = self.model else {
+            let message = "`model` is missing. Name a model; `GET /v1/models` lists them.".into();
+            return Err(BodyError::new("model", message));
+        };
+        let usage_wish = if self.stream && self.api.takes_stream_options() {
+            usage_wish(&self.stream_options)?
+        } else {
+            UsageWish::None
+        };
+        let prompt: Prompt = self.prompt.finish();
+        Ok(Request {
+            api: self.api,
+            model,
+            stream: self.stream,
+            usage_wish,
+            max_tokens: self.max_tokens,
+            n: self.n,
+            prompt,
+            tools: self.tools,
+            session: self.session,
+            members_at,
+            stream_options: self.stream_options,
+        })
+    }
+}
+
+/// `continuous_usage_stats` alone does nothing in engines, so it is no wish either.
+fn usage_wish(options: &StreamOptions) -> Result<UsageWish, BodyError> {
+    let (include_usage, continuous) = match options {
+        StreamOptions::Absent | StreamOptions::Null(_) => return Ok(UsageWish::None),
+        StreamOptions::Other => {
+            let message = "`stream_options` must be an object or null.".into();
+            return Err(BodyError::new("stream_options", message));
+        }
+        StreamOptions::Object { include_usage, continuous_usage_stats, .. } => {
+            (include_usage, continuous_usage_stats)
+        }
+    };
+    let read = |flag: &Option<Flag>, name: &str| match flag {
+        None => Ok(false),
+        Some(flag) => flag.value.ok_or_else(|| {
+            let message = format!("`stream_options.{name}` must be true, false or null. {NO_COERCION}");
+            BodyError::new("stream_options", message)
+        }),
+    };
+    match (read(include_usage, "include_usage")?, read(continuous, "continuous_usage_stats")?) {
+        (false, _) => Ok(UsageWish::None),
+        (true, false) => Ok(UsageWish::Final),
+        (true, true) => Ok(UsageWish::Continuous),
+    }
+}
+
+const NO_COERCION: &str = "Strings and numbers are not converted here, since engines differ in how they do it.";
+
+const fn a(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Object => "an object",
+        Kind::Array => "an array",
+        Kind::String => "a string",
+        Kind::Number => "a number",
+        Kind::Bool => "a boolean",
+        Kind::Null => "null",
+    }
+}
+
+fn twice(param: &'static str, name: &str, key: &Text<'_>) -> BodyError {
+    let written = shown(key);
+    let at = key.range().start.saturating_sub(1);
+    BodyError::new(
+        param,
+        format!(
+            "`{name}` appears twice, the second time as \"{written}\" at byte {at}. JSON readers differ in which one they take; send it once."
+        ),
+    )
+}
+
+fn reserved(param: &'static str, name: &str) -> BodyError {
+    BodyError::new(param, format!("`{name}` is set by the gateway, not by clients. Remove it from the body."))
+}
