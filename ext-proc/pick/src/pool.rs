@@ -295,7 +295,7 @@ mod tests {
             let mut rng = Rng::with_seed(seed);
             let mut open = Vec::new();
             for end in ends {
-                if let (true, Some(address)) = (end, open.pop()) {
+                if let Some(address) = if end { open.pop() } else { None } {
                     pool.release(address);
                 } else if let Ok(pick) = pool.pick(&mut rng) {
                     let usable = |a: &SocketAddr| pick.candidates.iter().any(|c| c.address == *a && c.ready);

@@ -43,7 +43,9 @@ mod tests {
 
     #[test]
     fn a_gap_falls_into_the_bucket_below_whose_bound_it_lies() {
-        for (us, bucket) in [(0, 0), (999, 0), (1000, 1), (1999, 1), (2000, 2), (65_535_999, 16), (65_536_000, 17)] {
+        for (us, bucket) in
+            [(0, 0), (999, 0), (1000, 1), (1999, 1), (2000, 2), (65_535_999, 16), (65_536_000, 17)]
+        {
             assert_eq!(gap_bucket(us), bucket, "{us} us");
         }
         assert_eq!(gap_bucket(u64::MAX), GAP_BUCKETS - 1);

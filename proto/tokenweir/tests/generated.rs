@@ -4,7 +4,8 @@ use std::path::Path;
 #[test]
 fn the_generated_code_is_current() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let set = protox::compile(["tokenweir/v1/reports.proto"], [here.join("proto")]).expect("reports.proto compiles");
+    let set = protox::compile(["tokenweir/v1/reports.proto"], [here.join("proto")])
+        .expect("reports.proto compiles");
     let out = std::env::temp_dir().join(format!("tokenweir-generated-{}", std::process::id()));
     let (messages, service) = (out.join("messages"), out.join("service"));
     for dir in [&messages, &service] {
@@ -27,7 +28,11 @@ fn the_generated_code_is_current() {
             std::fs::write(&kept, &fresh).expect("write");
         }
         let kept_text = std::fs::read_to_string(&kept).unwrap_or_default();
-        assert!(kept_text == fresh, "{} is stale: run UPDATE_GENERATED=1 cargo test -p proto-tokenweir", kept.display());
+        assert!(
+            kept_text == fresh,
+            "{} is stale: run UPDATE_GENERATED=1 cargo test -p proto-tokenweir",
+            kept.display()
+        );
     }
     std::fs::remove_dir_all(out).expect("clean up");
 }
