@@ -158,7 +158,7 @@ impl Envoy {
         Ok(stats.get(name).copied().unwrap_or(0))
     }
 
-    /// Wasm VMs alive: one for each worker and the main thread, for each filter instance.
+    /// Wasm VMs alive. For each filter instance: one for each worker, the main thread's, and the one it is cloned from.
     pub async fn vms_alive(&self) -> Result<u64> {
         self.stat("wasm.envoy.wasm.runtime.v8.active").await
     }

@@ -4,6 +4,7 @@
 //! ([`service`]), Envoy as a child process with the chain that Envoy Gateway programs ([`envoy`]), and talks to it
 //! with [`client`]. Nothing here shares parsing code with the product, so that agreement between the two means something.
 
+pub mod bodies;
 pub mod client;
 pub mod engine;
 pub mod envoy;

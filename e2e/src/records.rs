@@ -35,7 +35,7 @@ pub struct Record {
     #[serde(default)]
     pub endpoint: Option<String>,
     #[serde(default)]
-    pub status: Option<u16>,
+    pub status: Option<u32>,
     #[serde(default)]
     pub usage: Usage,
     #[serde(default)]
@@ -48,6 +48,8 @@ pub struct Record {
     pub duration_us: Option<u64>,
     #[serde(default)]
     pub events: Option<u64>,
+    #[serde(default)]
+    pub flags: serde_json::Value,
 }
 
 /// The log as it stands.
