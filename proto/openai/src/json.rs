@@ -387,9 +387,15 @@ impl<'a> Scanner<'a> {
                     objects = (objects << 1) | u128::from(kind == Kind::Object);
                     first = true;
                 }
-                Kind::String => drop(self.string()?),
-                Kind::Number => drop(self.number()?),
-                Kind::Bool => drop(self.bool()?),
+                Kind::String => {
+                    self.string()?;
+                }
+                Kind::Number => {
+                    self.number()?;
+                }
+                Kind::Bool => {
+                    self.bool()?;
+                }
                 Kind::Null => self.null()?,
             }
             // Close what ends here, then stand before the next value.
