@@ -227,7 +227,11 @@ mod tests {
             assert_eq!(route("POST", path), Route::Body(api), "{path}");
             assert_eq!(route("POST", &format!("{path}?beta=true")), Route::Body(api), "{path}");
             assert_eq!(route("GET", path), Route::WrongMethod { allow: "POST" }, "{path}");
-            assert_eq!(route("post", path), Route::WrongMethod { allow: "POST" }, "methods are case-sensitive");
+            assert_eq!(
+                route("post", path),
+                Route::WrongMethod { allow: "POST" },
+                "methods are case-sensitive"
+            );
         }
         assert_eq!(route("GET", "/v1/models"), Route::Models);
         assert_eq!(route("GET", "/v1/models?limit=3"), Route::Models);
@@ -240,13 +244,42 @@ mod tests {
     #[test]
     fn everything_else_is_unknown() {
         let others = [
-            "", "/", "*", "?", "/v1", "/metrics", "/health", "/ping", "/sleep", "/collective_rpc", "/load",
-            "/v1/audio/speech", "/v1/audio/transcriptions", "/v1/responses/resp_1", "/v1/responses/resp_1/cancel",
-            "/v1/chat/completions/", "/v1/chat/completions/render", "/V1/chat/completions", "//v1/chat/completions",
-            "/v1//chat/completions", "/v1/./chat/completions", "/v1/x/../completions", "/v1%2fcompletions",
-            "/v1/chat/completions#x", "/v1/chat/completions;x=1", "v1/chat/completions", "/v1/models/",
-            "/v1/models//", "/v1/models/..", "/v1/models/../chat", "/v1/models/a//b", "/v1/models/./a",
-            "/v1/models/%2e%2e", "/v1/models/a\\b", "/v1/load_lora_adapter", "/inference/v1/generate",
+            "",
+            "/",
+            "*",
+            "?",
+            "/v1",
+            "/metrics",
+            "/health",
+            "/ping",
+            "/sleep",
+            "/collective_rpc",
+            "/load",
+            "/v1/audio/speech",
+            "/v1/audio/transcriptions",
+            "/v1/responses/resp_1",
+            "/v1/responses/resp_1/cancel",
+            "/v1/chat/completions/",
+            "/v1/chat/completions/render",
+            "/V1/chat/completions",
+            "//v1/chat/completions",
+            "/v1//chat/completions",
+            "/v1/./chat/completions",
+            "/v1/x/../completions",
+            "/v1%2fcompletions",
+            "/v1/chat/completions#x",
+            "/v1/chat/completions;x=1",
+            "v1/chat/completions",
+            "/v1/models/",
+            "/v1/models//",
+            "/v1/models/..",
+            "/v1/models/../chat",
+            "/v1/models/a//b",
+            "/v1/models/./a",
+            "/v1/models/%2e%2e",
+            "/v1/models/a\\b",
+            "/v1/load_lora_adapter",
+            "/inference/v1/generate",
         ];
         for path in others {
             for method in ["GET", "POST", "DELETE", ""] {

@@ -178,7 +178,10 @@ impl BodyError {
 
 impl From<JsonError> for BodyError {
     fn from(error: JsonError) -> Self {
-        Self { message: format!("The body is not usable JSON: {error}. Send one JSON object in UTF-8."), param: None }
+        Self {
+            message: format!("The body is not usable JSON: {error}. Send one JSON object in UTF-8."),
+            param: None,
+        }
     }
 }
 

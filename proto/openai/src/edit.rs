@@ -68,8 +68,11 @@ impl Request<'_> {
         if !self.stream || !self.api.takes_stream_options() {
             return None;
         }
-        let options =
-            if continuous { r#"{"include_usage":true,"continuous_usage_stats":true}"# } else { r#"{"include_usage":true}"# };
+        let options = if continuous {
+            r#"{"include_usage":true,"continuous_usage_stats":true}"#
+        } else {
+            r#"{"include_usage":true}"#
+        };
         match &self.stream_options {
             StreamOptions::Absent => {
                 let member = format!("\"stream_options\":{options},");

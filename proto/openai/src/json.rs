@@ -68,7 +68,9 @@ impl fmt::Display for JsonError {
             Flaw::Escape => write!(f, "an escape sequence is malformed at byte {at}"),
             Flaw::Control => write!(f, "a control character must be escaped at byte {at}"),
             Flaw::Utf8 => write!(f, "a string is not valid UTF-8 at byte {at}"),
-            Flaw::Nesting => write!(f, "arrays and objects are nested deeper than {NESTING_MAX} at byte {at}"),
+            Flaw::Nesting => {
+                write!(f, "arrays and objects are nested deeper than {NESTING_MAX} at byte {at}")
+            }
             Flaw::Trailing => write!(f, "something follows the JSON value at byte {at}"),
             Flaw::Encoding => write!(f, "the body must be UTF-8 without a byte order mark"),
         }
@@ -445,4 +447,4 @@ pub fn unsigned(number: &[u8]) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -103,7 +103,8 @@ impl<'a> Reader<'a> {
         while let Some(key) = self.scanner.member(&mut first)? {
             count += 1;
             if count > MEMBERS_MAX {
-                let message = format!("The body has more than {MEMBERS_MAX} members. Send only those the API knows.");
+                let message =
+                    format!("The body has more than {MEMBERS_MAX} members. Send only those the API knows.");
                 return Err(BodyError { message, param: None });
             }
             let name = key.name();
@@ -136,8 +137,10 @@ impl<'a> Reader<'a> {
             "system" | "instructions" => self.prompt.read(&mut self.scanner, SpanKind::System)?,
             "input" if self.api == Api::Responses => self.prompt.read(&mut self.scanner, SpanKind::User)?,
             "prompt" if self.api == Api::Responses => self.scanner.skip()?,
-            "input" | "prompt" | "documents" | "query" | "queries" | "items" | "text_1" | "text_2" | "data_1"
-            | "data_2" | "tokens" | "suffix" => self.prompt.read(&mut self.scanner, SpanKind::Plain)?,
+            "input" | "prompt" | "documents" | "query" | "queries" | "items" | "text_1" | "text_2"
+            | "data_1" | "data_2" | "tokens" | "suffix" => {
+                self.prompt.read(&mut self.scanner, SpanKind::Plain)?
+            }
             "tools" => self.tools = Some(self.scanner.value()?),
             "max_tokens" | "max_completion_tokens" | "max_output_tokens" => self.max_tokens(name, kind)?,
             "n" | "best_of" => self.sequences(name, kind)?,
@@ -146,7 +149,9 @@ impl<'a> Reader<'a> {
             "previous_response_id" => self.session.previous_response_id = self.hint(kind)?,
             "safety_identifier" => self.session.safety_identifier = self.hint(kind)?,
             "metadata" if kind == Kind::Object => self.metadata()?,
-            "cache_salt" | "priority" | "kv_transfer_params" | "ec_transfer_params" => return Err(reserved(name, name)),
+            "cache_salt" | "priority" | "kv_transfer_params" | "ec_transfer_params" => {
+                return Err(reserved(name, name));
+            }
             "vllm_xargs" if kind == Kind::Object => self.xargs()?,
             _ => self.scanner.skip()?,
         }
@@ -161,7 +166,9 @@ impl<'a> Reader<'a> {
         let text = self.scanner.string()?;
         // An escape is at most six times as long as what it stands for.
         if text.raw().len() > 6 * MODEL_BYTES_MAX || text.decode().len() > MODEL_BYTES_MAX {
-            return Err(wrong(format!("is longer than {MODEL_BYTES_MAX} bytes; no served model has such a name")));
+            return Err(wrong(format!(
+                "is longer than {MODEL_BYTES_MAX} bytes; no served model has such a name"
+            )));
         }
         if text.has_lone_surrogate() {
             return Err(wrong("holds half a surrogate pair; write the character itself in UTF-8".into()));
@@ -179,7 +186,8 @@ impl<'a> Reader<'a> {
             return Ok(false);
         }
         if kind != Kind::Bool {
-            let message = format!("`stream` must be true, false or null, but it is {}. {NO_COERCION}", a(kind));
+            let message =
+                format!("`stream` must be true, false or null, but it is {}. {NO_COERCION}", a(kind));
             return Err(BodyError::new("stream", message));
         }
         Ok(self.scanner.bool()?)
@@ -201,7 +209,9 @@ impl<'a> Reader<'a> {
             empty = false;
             let (name, slot) = match &*key.name() {
                 b"include_usage" => ("stream_options.include_usage", &mut include_usage),
-                b"continuous_usage_stats" => ("stream_options.continuous_usage_stats", &mut continuous_usage_stats),
+                b"continuous_usage_stats" => {
+                    ("stream_options.continuous_usage_stats", &mut continuous_usage_stats)
+                }
                 _ => {
                     self.scanner.skip()?;
                     continue;
@@ -219,7 +229,8 @@ impl<'a> Reader<'a> {
             };
             *slot = Some(Flag { range: start..self.scanner.at(), value });
         }
-        self.stream_options = StreamOptions::Object { members_at, empty, include_usage, continuous_usage_stats };
+        self.stream_options =
+            StreamOptions::Object { members_at, empty, include_usage, continuous_usage_stats };
         Ok(())
     }
 
@@ -255,7 +266,10 @@ impl<'a> Reader<'a> {
     /// An integer; `None` if it is negative, which is the engine's to refuse.
     fn integer(&mut self, name: &'static str, kind: Kind) -> Result<Option<u64>, BodyError> {
         let wrong = |what: &str| {
-            BodyError::new(name, format!("`{name}` must be an integer or null, but it is {what}. {NO_COERCION}"))
+            BodyError::new(
+                name,
+                format!("`{name}` must be an integer or null, but it is {what}. {NO_COERCION}"),
+            )
         };
         if kind != Kind::Number {
             return Err(wrong(a(kind)));
@@ -360,7 +374,8 @@ fn usage_wish(options: &StreamOptions) -> Result<UsageWish, BodyError> {
     }
 }
 
-const NO_COERCION: &str = "Strings and numbers are not converted here, since engines differ in how they do it.";
+const NO_COERCION: &str =
+    "Strings and numbers are not converted here, since engines differ in how they do it.";
 
 const fn a(kind: Kind) -> &'static str {
     match kind {

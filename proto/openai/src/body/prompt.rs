@@ -110,7 +110,12 @@ impl PromptReader {
         Ok(())
     }
 
-    fn member(&mut self, scanner: &mut Scanner<'_>, key: &Text<'_>, traits: &mut Traits) -> Result<(), BodyError> {
+    fn member(
+        &mut self,
+        scanner: &mut Scanner<'_>,
+        key: &Text<'_>,
+        traits: &mut Traits,
+    ) -> Result<(), BodyError> {
         let kind = scanner.peek()?;
         match &*key.name() {
             b"role" if kind == Kind::String => traits.kind = role(&scanner.string()?).or(traits.kind),
@@ -190,8 +195,8 @@ fn item_kind(name: &[u8]) -> Option<SpanKind> {
         b"tool_result" | b"function_call_output" | b"custom_tool_call_output" | b"computer_call_output" => {
             SpanKind::Tool
         }
-        b"tool_use" | b"function_call" | b"custom_tool_call" | b"thinking" | b"reasoning" | b"output_text"
-        | b"refusal" => SpanKind::Assistant,
+        b"tool_use" | b"function_call" | b"custom_tool_call" | b"thinking" | b"reasoning"
+        | b"output_text" | b"refusal" => SpanKind::Assistant,
         _ => return None,
     })
 }

@@ -24,7 +24,11 @@ impl<'a> Text<'a> {
 
     /// The string as bytes, its escapes read, to be matched against names.
     pub(crate) fn name(&self) -> Cow<'a, [u8]> {
-        if self.escaped { Cow::Owned(self.decode().into_owned().into_bytes()) } else { Cow::Borrowed(self.raw) }
+        if self.escaped {
+            Cow::Owned(self.decode().into_owned().into_bytes())
+        } else {
+            Cow::Borrowed(self.raw)
+        }
     }
 
     /// Where the raw string lies in the text that was scanned, without its quotes.
@@ -75,7 +79,11 @@ impl<'a> Text<'a> {
     /// Whether the string, its escapes read, is `other`.
     #[must_use]
     pub fn is(&self, other: &str) -> bool {
-        if self.escaped { self.decode() == other && !self.has_lone_surrogate() } else { self.raw == other.as_bytes() }
+        if self.escaped {
+            self.decode() == other && !self.has_lone_surrogate()
+        } else {
+            self.raw == other.as_bytes()
+        }
     }
 
     /// Whether the string is empty.

@@ -194,7 +194,9 @@ impl Reader {
         tally.usage = seen.usage;
         tally.source = if seen.last {
             UsageSource::Final
-        } else if seen.content > seen.usage.output.unwrap_or(0) && !(seen.running && self.api != Api::Messages) {
+        } else if seen.content > seen.usage.output.unwrap_or(0)
+            && !(seen.running && self.api != Api::Messages)
+        {
             tally.usage.output = Some(seen.content);
             UsageSource::Estimated
         } else if seen.running {

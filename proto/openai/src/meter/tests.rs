@@ -1,1 +1,150 @@
+use super::*;
+use crate::api::Api;
+use crate::plan::Strip;
 
+fn tally(api: Api, kind: BodyKind, body: &str) -> Tally {
+    let mut meter = ResponseMeter::new(Plan { api, stream: true, strip: Strip::Nothing }, kind);
+    meter.push(body.as_bytes(), &mut Vec::new());
+    meter.finish(&mut Vec::new());
+    meter.tally()
+}
+
+fn chat(events: &[&str]) -> Tally {
+    let body: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+    tally(Api::ChatCompletions, BodyKind::Sse, &body)
+}
+
+#[test]
+fn content_types_are_told_by_their_essence() {
+    assert_eq!(BodyKind::of("text/event-stream; charset=utf-8"), BodyKind::Sse);
+    assert_eq!(BodyKind::of("Text/Event-Stream"), BodyKind::Sse);
+    assert_eq!(BodyKind::of("application/json"), BodyKind::Json);
+    for other in ["", "text/html", "application/jsonl", "text/event-streamx"] {
+        assert_eq!(BodyKind::of(other), BodyKind::Other);
+    }
+    assert!(tally(Api::ChatCompletions, BodyKind::Other, "x").unparsed);
+    assert!(!tally(Api::ChatCompletions, BodyKind::Other, "").unparsed);
+}
+
+#[test]
+fn hostile_counts_saturate_or_are_unknown() {
+    let big = r#"{"choices":[],"usage":{"prompt_tokens":999999999999999999999999,"completion_tokens":-3,"prompt_tokens_details":{"cached_tokens":"7","created_cache_tokens":1.5}}}"#;
+    let read = chat(&[big]);
+    assert_eq!(read.usage, Usage { input: Some(u64::MAX), ..Usage::default() });
+    assert_eq!(read.source, UsageSource::Final);
+    assert_eq!(read.usage.total(), Some(u64::MAX));
+    for odd in
+        [r#"{"choices":[],"usage":[1]}"#, r#"{"choices":[],"usage":"x"}"#, r#"{"choices":[],"usage":null}"#]
+    {
+        let read = chat(&[odd]);
+        assert_eq!(
+            (read.usage, read.source, read.unparsed),
+            (Usage::default(), UsageSource::None, false),
+            "{odd}"
+        );
+    }
+    let anthropic = r#"{"type":"message","usage":{"input_tokens":18446744073709551615,"cache_read_input_tokens":5,"output_tokens":1}}"#;
+    assert_eq!(tally(Api::Messages, BodyKind::Json, anthropic).usage.input, Some(u64::MAX));
+}
+
+#[test]
+fn running_counts_merge_by_maximum_and_the_last_ones_are_final() {
+    let running = |p: u32, c: u32| {
+        format!(r#"{{"choices":[{{"index":0}}],"usage":{{"prompt_tokens":{p},"completion_tokens":{c}}}}}"#)
+    };
+    let read = chat(&[&running(5, 9), &running(5, 7)]);
+    assert_eq!(
+        (read.usage.input, read.usage.output, read.source),
+        (Some(5), Some(9), UsageSource::Cumulative)
+    );
+    let last = r#"{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":16}}"#;
+    let read = chat(&[&running(5, 9), last]);
+    assert_eq!((read.usage.output, read.source), (Some(16), UsageSource::Final));
+}
+
+#[test]
+fn a_newer_anthropic_usage_replaces_the_input_group() {
+    let start = r#"{"type":"message_start","message":{"usage":{"input_tokens":204,"output_tokens":1}}}"#;
+    let split = r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"input_tokens":12,"cache_read_input_tokens":150,"output_tokens":60}}"#;
+    let bare = r#"{"type":"message_delta","delta":{},"usage":{"output_tokens":60}}"#;
+    let read = |events: &[&str]| {
+        let body: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+        tally(Api::Messages, BodyKind::Sse, &body)
+    };
+    let tally = read(&[start, split]);
+    let wanted = Usage { input: Some(162), cached: Some(150), output: Some(60), ..Usage::default() };
+    assert_eq!((tally.usage, tally.source), (wanted, UsageSource::Final));
+    let tally = read(&[start, bare]);
+    assert_eq!(
+        (tally.usage.input, tally.usage.output, tally.source),
+        (Some(204), Some(60), UsageSource::Cumulative)
+    );
+    let tally = read(&[start, bare, r#"{"type":"message_stop"}"#]);
+    assert_eq!((tally.source, tally.complete), (UsageSource::Final, true));
+    let tally = read(&[start, r#"{"type":"content_block_delta"}"#, r#"{"type":"content_block_delta"}"#]);
+    assert_eq!((tally.usage.output, tally.source), (Some(2), UsageSource::Estimated));
+    let tally = read(&[start, r#"{"type":"error","error":{"type":"overloaded_error"}}"#]);
+    assert!(tally.error_event && !tally.complete);
+}
+
+#[test]
+fn every_end_of_a_response_stream_carries_usage() {
+    for (kind, failed) in [("completed", false), ("incomplete", false), ("failed", true)] {
+        let event = format!(
+            "event: response.{kind}\ndata: {{\"type\":\"response.{kind}\",\"response\":{{\"x\":{{\"usage\":1}},\"usage\":{{\"input_tokens\":3,\"output_tokens\":4,\"output_tokens_details\":{{\"reasoning_tokens\":2}}}}}}}}\n\n"
+        );
+        for body in [event.clone(), event.replace(&format!("event: response.{kind}\n"), "")] {
+            let tally = tally(Api::Responses, BodyKind::Sse, &body);
+            let wanted = Usage { input: Some(3), output: Some(4), reasoning: Some(2), ..Usage::default() };
+            assert_eq!((tally.usage, tally.source), (wanted, UsageSource::Final));
+            assert_eq!((tally.complete, tally.error_event, tally.unparsed), (true, failed, false));
+        }
+    }
+    let delta =
+        "event: response.output_text.delta\ndata: {}\n\ndata: {\"type\":\"response.refusal.delta\"}\n\n";
+    let tally = tally(Api::Responses, BodyKind::Sse, delta);
+    assert_eq!((tally.usage.output, tally.source), (Some(2), UsageSource::Estimated));
+}
+
+#[test]
+fn inputs_without_outputs_are_read_from_either_count() {
+    let read = |api, body: &str| tally(api, BodyKind::Json, body).usage;
+    let input = |input| Usage { input: Some(input), ..Usage::default() };
+    assert_eq!(read(Api::Embeddings, r#"{"usage":{"prompt_tokens":5,"total_tokens":5}}"#), input(5));
+    assert_eq!(read(Api::Rerank, r#"{"results":[],"usage":{"total_tokens":6}}"#), input(6));
+    let zero = r#"{"usage":{"prompt_tokens":7,"total_tokens":7,"completion_tokens":0,"prompt_tokens_details":null}}"#;
+    assert_eq!(read(Api::Score, zero), Usage { output: Some(0), ..input(7) });
+}
+
+#[test]
+fn errors_aborts_and_damage_are_flagged() {
+    let read = chat(&[r#"{"choices":[{"delta":{},"finish_reason" : "abort"}]}"#]);
+    assert!(read.engine_abort && !read.error_event && !read.complete);
+    let read =
+        chat(&[r#"{"choices":[{"delta":{},"finish_reason":"error"}],"error":{"code":502}}"#, "[DONE]"]);
+    assert!(read.error_event && read.complete);
+    let fooled = r#"{"choices":[{"delta":{"content":"{\"error\":{}, \"usage\":{}, \"finish_reason\":\"abort\"}"},"finish_reason":null}]}"#;
+    let read = chat(&[fooled]);
+    assert!(!read.error_event && !read.engine_abort && !read.unparsed);
+    assert_eq!((read.usage.output, read.source), (Some(1), UsageSource::Estimated));
+    assert!(chat(&[r#"{"usage":{"#]).unparsed);
+    assert!(tally(Api::ChatCompletions, BodyKind::Sse, "\u{1f}\u{8b}binary").unparsed);
+    assert!(!tally(Api::ChatCompletions, BodyKind::Sse, ": keep-alive\n\n").unparsed);
+    for (body, complete, unparsed) in [
+        ("{}", true, false),
+        ("[1]", true, false),
+        (" {\"a\":\"}\"} \n", true, false),
+        ("{\"a\":1", false, false),
+        ("{} {}", true, true),
+        ("}", false, true),
+        ("<html>", false, true),
+        ("{\"usage\":{]}", true, true),
+    ] {
+        let read = tally(Api::ChatCompletions, BodyKind::Json, body);
+        assert_eq!((read.complete, read.unparsed), (complete, unparsed), "{body}");
+    }
+    let abort = r#"{"choices":[{"finish_reason":null},{"finish_reason":"abort"}]}"#;
+    assert!(tally(Api::ChatCompletions, BodyKind::Json, abort).engine_abort);
+    let decoy = r#"{"choices":[{"message":{"finish_reason":"abort"},"x":"finish_reason","y":"abort"}],"a":[{"finish_reason":"abort"}]}"#;
+    assert!(!tally(Api::ChatCompletions, BodyKind::Json, decoy).engine_abort);
+}

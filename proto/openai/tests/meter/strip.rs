@@ -58,7 +58,8 @@ fn forced_usage_goes_and_the_fingerprint_comes_back() {
         let text = stripped(api, file, Strip::All);
         assert!(!text.contains("usage") && !text.contains("metrics"), "{text}");
         assert_eq!(text.matches("data: {").count(), events - 1);
-        let finishing = text.split("\n\n").find(|event| event.contains("\"finish_reason\":\"length\"")).unwrap();
+        let finishing =
+            text.split("\n\n").find(|event| event.contains("\"finish_reason\":\"length\"")).unwrap();
         assert!(finishing.ends_with("}],\"system_fingerprint\":\"vllm-0.32.0-260fbee7\"}"), "{finishing}");
         assert!(text.ends_with("data: [DONE]\n\n"));
     }
@@ -82,11 +83,13 @@ fn choices_that_finish_together_all_get_the_fingerprint() {
 }
 
 fn run_text(strip: Strip, body: &str) -> String {
-    String::from_utf8(run(stream(Api::ChatCompletions, strip), BodyKind::Sse, [body.as_bytes()]).client).unwrap()
+    String::from_utf8(run(stream(Api::ChatCompletions, strip), BodyKind::Sse, [body.as_bytes()]).client)
+        .unwrap()
 }
 
 const FINISH: &str = "data: {\"choices\":[{\"finish_reason\":\"stop\"}]}\n\n";
-const FINISH_MARKED: &str = "data: {\"choices\":[{\"finish_reason\":\"stop\"}],\"system_fingerprint\":\"f\"}\n\n";
+const FINISH_MARKED: &str =
+    "data: {\"choices\":[{\"finish_reason\":\"stop\"}],\"system_fingerprint\":\"f\"}\n\n";
 const USAGE: &str = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1},\"system_fingerprint\":\"f\"}\n\n";
 const CONTENT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n";
 const DONE: &str = "data: [DONE]\n\n";
@@ -136,7 +139,8 @@ fn the_member_goes_with_one_comma_wherever_it_stands() {
 
 #[test]
 fn line_ends_of_every_kind_and_data_in_several_lines() {
-    let body = "\u{feff}data:{\"choices\":[{}],\r\ndata: \"usage\":{\r\ndata:},\"b\":1}\r\n\r\ndata: [DONE]\r\r";
+    let body =
+        "\u{feff}data:{\"choices\":[{}],\r\ndata: \"usage\":{\r\ndata:},\"b\":1}\r\n\r\ndata: [DONE]\r\r";
     let wanted = "\u{feff}data:{\"choices\":[{}],\"b\":1}\r\n\r\ndata: [DONE]\r\r";
     assert_eq!(run_text(Strip::All, body), wanted);
     let dropped = format!("{}{}", USAGE.replace('\n', "\r\n"), DONE.replace('\n', "\r\n"));
