@@ -2,6 +2,7 @@
 
 pub mod load;
 pub mod raw;
+pub mod reports;
 pub mod transcript;
 
 use anyhow::{Context, Result, bail};

@@ -4,28 +4,37 @@ use crate::client::{self, Call, Reply};
 use crate::engine::Engine;
 use crate::envoy::{Envoy, Options};
 use crate::parts;
-use crate::service::{Config, Service};
+use crate::service::Service;
 use anyhow::{Context, Result};
 use rustix::process::{Resource, getrlimit, setrlimit};
+use serde_json::Value;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use tempfile::TempDir;
 
+type Change = Box<dyn FnOnce(&mut Service) + Send>;
+
 /// What to start. The default: two engines in pool `a`, one in pool `b`, the service on TCP, Envoy with both filters.
-#[derive(Debug)]
 pub struct HarnessBuilder {
     engines: Vec<(String, usize)>,
-    service: bool,
+    with_service: bool,
     uds: bool,
     wasm: bool,
     envoy: Options,
-    config: Vec<fn(&mut Config)>,
+    changes: Vec<Change>,
 }
 
 impl Default for HarnessBuilder {
     fn default() -> Self {
         let engines = vec![("a".to_owned(), 2), ("b".to_owned(), 1)];
-        Self { engines, service: true, uds: false, wasm: true, envoy: Options::default(), config: Vec::new() }
+        Self {
+            engines,
+            with_service: true,
+            uds: false,
+            wasm: true,
+            envoy: Options::default(),
+            changes: Vec::new(),
+        }
     }
 }
 
@@ -40,7 +49,7 @@ impl HarnessBuilder {
     /// Envoy and engines only: no service and no filter. Only `open.local` has routes that lead anywhere.
     #[must_use]
     pub fn bare(mut self) -> Self {
-        self.service = false;
+        self.with_service = false;
         self.wasm = false;
         self.envoy.ext_proc = false;
         self
@@ -69,8 +78,14 @@ impl HarnessBuilder {
 
     /// Changes the service's configuration before it starts.
     #[must_use]
-    pub fn config(mut self, change: fn(&mut Config)) -> Self {
-        self.config.push(change);
+    pub fn config(self, change: impl FnOnce(&mut Value) + Send + 'static) -> Self {
+        self.service(|service| change(&mut service.config))
+    }
+
+    /// Changes the service before it starts: its binary, its environment.
+    #[must_use]
+    pub fn service(mut self, change: impl FnOnce(&mut Service) + Send + 'static) -> Self {
+        self.changes.push(Box::new(change));
         self
     }
 
@@ -91,10 +106,10 @@ impl HarnessBuilder {
         }
         self.envoy.pools = pools_of(&self.engines, &engines);
         let mut service = None;
-        if self.service {
+        if self.with_service {
             let mut prepared = Service::prepare(&dir.path().join("service"), self.uds)?;
-            for change in &self.config {
-                change(&mut prepared.config);
+            for change in self.changes.drain(..) {
+                change(&mut prepared);
             }
             let ready = |(name, list): &(String, Vec<SocketAddr>)| {
                 (name.clone(), list.iter().map(|address| (*address, true)).collect())

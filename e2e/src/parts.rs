@@ -67,6 +67,16 @@ pub fn tokenweir() -> Result<PathBuf> {
     find("the tokenweir binary", "TOKENWEIR_BIN", "cargo build -p ext-proc-server", &candidates)
 }
 
+/// The `tokenweir` binary with faults on demand.
+pub fn tokenweir_with_faults() -> Result<PathBuf> {
+    let candidates: Vec<PathBuf> = target_dirs()
+        .iter()
+        .flat_map(|dir| [dir.join("faults/debug/tokenweir"), dir.join("faults/release/tokenweir")])
+        .collect();
+    let made_by = "cargo build -p ext-proc-server --features faults --target-dir target/faults";
+    find("the tokenweir binary with faults", "TOKENWEIR_FAULTS_BIN", made_by, &candidates)
+}
+
 /// The filter, `tokenweir.wasm`.
 pub fn wasm() -> Result<PathBuf> {
     let candidates: Vec<PathBuf> = target_dirs().iter().map(|dir| dir.join("wasm/tokenweir.wasm")).collect();

@@ -16,13 +16,6 @@ use std::time::Duration;
 /// How long the service may take to become ready.
 const READY_LIMIT: Duration = Duration::from_secs(20);
 
-/// The service's configuration as data. A test changes what it needs.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// The whole of `tokenweir.yaml`. JSON is YAML.
-    pub document: Value,
-}
-
 /// The service, running or not. Its ports, configuration and state folder outlive its process.
 #[derive(Debug)]
 pub struct Service {
@@ -33,7 +26,10 @@ pub struct Service {
     /// What Envoy dials: `127.0.0.1:50051` or `unix:/path`.
     pub grpc: String,
     pub admin: SocketAddr,
-    pub config: Config,
+    /// The whole of `tokenweir.yaml`, as data: JSON is YAML. A test changes what it needs.
+    pub config: Value,
+    /// Another binary than the usual one.
+    pub binary: Option<PathBuf>,
 }
 
 impl Service {
@@ -46,7 +42,7 @@ impl Service {
             format!("127.0.0.1:{}", free_port()?)
         };
         let admin = SocketAddr::from(([127, 0, 0, 1], free_port()?));
-        let document = json!({
+        let config = json!({
             "listen": {"grpc": grpc, "admin": admin.to_string()},
             "replica": "tokenweir-0",
             "state_dir": dir.join("state").display().to_string(),
@@ -58,8 +54,7 @@ impl Service {
             ],
             "endpoints": {"file": dir.join("endpoints.yaml").display().to_string(), "poll_ms": 50},
         });
-        let (env, config) = (Vec::new(), Config { document });
-        Ok(Self { dir: dir.to_path_buf(), process: None, env, grpc, admin, config })
+        Ok(Self { dir: dir.to_path_buf(), process: None, env: Vec::new(), grpc, admin, config, binary: None })
     }
 
     /// Writes the endpoints file by rename: name, and for each endpoint its address and whether it is ready.
@@ -86,7 +81,7 @@ impl Service {
 
     fn write_config(&self) -> Result<String> {
         let path = self.dir.join("tokenweir.yaml");
-        std::fs::write(&path, serde_json::to_string_pretty(&self.config.document)?)?;
+        std::fs::write(&path, serde_json::to_string_pretty(&self.config)?)?;
         Ok(path.display().to_string())
     }
 
@@ -98,7 +93,7 @@ impl Service {
 
     /// Starts it without waiting.
     pub fn spawn(&mut self) -> Result<()> {
-        let binary = parts::tokenweir()?;
+        let binary = self.binary.clone().map_or_else(parts::tokenweir, Ok)?;
         let path = self.write_config()?;
         let env: Vec<(&str, &str)> =
             self.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
@@ -219,6 +214,11 @@ impl Service {
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.join("tokenweir.log")).unwrap_or_default()
+    }
+
+    /// The key that it seals exchange tokens with.
+    pub fn token_key(&self) -> Result<Vec<u8>> {
+        std::fs::read(self.dir.join("state/token.key")).context("the service's token key")
     }
 
     /// The folder of its configuration and state.
