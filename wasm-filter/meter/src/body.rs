@@ -105,6 +105,11 @@ impl Body {
         self.unreadable |= !self.meter.tally().complete;
     }
 
+    /// Whether the meter has seen all that came.
+    pub(crate) fn is_readable(&self) -> bool {
+        !self.unreadable
+    }
+
     pub(crate) fn tally(&self) -> Tally {
         let mut tally = self.meter.tally();
         tally.unparsed |= self.unreadable;

@@ -61,7 +61,9 @@ pub(crate) struct Known<'a> {
     pub(crate) status: u32,
     /// The response was seen to its end.
     pub(crate) whole: bool,
-    /// What the engine's body said, where it was read.
+    /// The body could be read, so that it would have shown its terminal event.
+    pub(crate) readable: bool,
+    /// What the engine's body said, if it had one that is metered.
     pub(crate) tally: Option<&'a Tally>,
 }
 
@@ -71,7 +73,7 @@ pub(crate) fn reason(known: Known<'_>) -> EndReason {
     let engine_finished = known.tally.is_some_and(|t| t.complete);
     let success = (200..300).contains(&known.status);
     // The body of an error, or one that nobody could read, has no terminal event to wait for.
-    let must_finish = success && known.tally.is_some_and(|t| !t.unparsed);
+    let must_finish = success && known.readable && known.tally.is_some();
     match () {
         () if engine_failed => EndReason::UpstreamError,
         () if engine_finished => EndReason::Complete,
@@ -80,5 +82,68 @@ pub(crate) fn reason(known: Known<'_>) -> EndReason {
         () if known.flags & flag::UPSTREAM != 0 => EndReason::UpstreamError,
         () if known.whole && !must_finish => EndReason::Complete,
         () => EndReason::UpstreamError,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIENT_LEFT: u64 = 0x4000;
+    const CLIENT_RESET: u64 = 0x1000_0000;
+    const IDLE: u64 = 0x1_0000;
+    const UPSTREAM_TIMEOUT: u64 = 0x4;
+    const UPSTREAM_RESET: u64 = 0x10;
+    const RATE_LIMITED: u64 = 0x800;
+
+    fn judged(flags: u64, status: u32, whole: bool, tally: Option<Tally>) -> EndReason {
+        reason(Known { flags, status, whole, readable: true, tally: tally.as_ref() })
+    }
+
+    #[test]
+    fn the_engines_word_comes_first() {
+        let complete = Tally { complete: true, ..Tally::default() };
+        let failed = Tally { error_event: true, ..complete };
+        let aborted = Tally { engine_abort: true, ..complete };
+        for flags in [0, CLIENT_LEFT, IDLE, UPSTREAM_RESET] {
+            for whole in [false, true] {
+                assert_eq!(judged(flags, 200, whole, Some(complete)), EndReason::Complete);
+                assert_eq!(judged(flags, 200, whole, Some(failed)), EndReason::UpstreamError);
+                assert_eq!(judged(flags, 200, whole, Some(aborted)), EndReason::UpstreamError);
+            }
+        }
+    }
+
+    #[test]
+    fn an_unfinished_stream_is_judged_by_the_flags() {
+        let open = Some(Tally::default());
+        for (flags, expected) in [
+            (CLIENT_LEFT, EndReason::ClientAbort),
+            (CLIENT_RESET, EndReason::ClientAbort),
+            (IDLE, EndReason::Timeout),
+            (UPSTREAM_TIMEOUT, EndReason::Timeout),
+            (UPSTREAM_RESET, EndReason::UpstreamError),
+            (0, EndReason::UpstreamError),
+        ] {
+            assert_eq!(judged(flags, 200, false, open), expected, "{flags:x}");
+        }
+        assert_eq!(
+            judged(0, 200, true, open),
+            EndReason::UpstreamError,
+            "closed cleanly, but before its end"
+        );
+    }
+
+    #[test]
+    fn what_has_no_terminal_event_is_complete_when_it_was_seen_whole() {
+        let open = Tally::default();
+        for (status, tally) in [(429, Some(open)), (200, None), (503, None)] {
+            assert_eq!(judged(0, status, true, tally), EndReason::Complete);
+            assert_eq!(judged(0, status, false, tally), EndReason::UpstreamError);
+        }
+        let unread =
+            |whole| reason(Known { flags: 0, status: 200, whole, readable: false, tally: Some(&open) });
+        assert_eq!((unread(true), unread(false)), (EndReason::Complete, EndReason::UpstreamError));
+        assert_eq!(judged(RATE_LIMITED, 429, true, None), EndReason::Complete);
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! One reporter belongs to one root context, and the streams that this root creates share it with nobody else: when Envoy
 //! changes a plugin's configuration, the old and the new root context live in one VM and share its memory, and a queue that
-//! both could see would be sent twice. One batch is under way at a time; it is kept, with its number, until gRPC status 0
-//! came for the very call that carries it.
+//! both could see would be sent twice. A batch is kept, with its number, until gRPC status 0 came for the very call that
+//! carries it. One batch is under way at a time; only a root context that is about to end sends all it has at once, because
+//! Envoy may not wait for answers.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use proto_tokenweir::v1::{ReportBatch, UsageEvent};
 use proto_tokenweir::{REPORT_METHOD, REPORT_SERVICE, REPORT_VERSION};
 
 use crate::config::Config;
-use crate::host::{Call, Counter, Host, Level};
+use crate::host::{Call, Counter, DispatchError, Host, Level};
 use crate::queue::Queue;
 
 /// Envoy gives a report up after this long.
@@ -25,6 +26,9 @@ const BACKOFF_MIN_US: u64 = 20_000;
 const BACKOFF_MAX_US: u64 = 2_000_000;
 /// Most bytes of events in one report: well below the 4 MiB that gRPC servers take by default.
 const BATCH_BYTES_MAX: usize = 1024 * 1024;
+/// Most batches under way at once: as a rule, and when the root context is about to end.
+const WINDOW: usize = 1;
+const WINDOW_AT_END: usize = 64;
 /// gRPC status OK.
 const GRPC_OK: u32 = 0;
 
@@ -35,7 +39,9 @@ pub struct Reporter {
     clusters: Vec<String>,
     batch_events_max: usize,
     queue: Queue,
-    batch: Option<Batch>,
+    /// Batches that are not acknowledged, oldest first.
+    batches: Vec<Batch>,
+    window: usize,
     sequence: u64,
     /// Index into `clusters` of the one that is tried first.
     cluster: usize,
@@ -72,7 +78,8 @@ impl Reporter {
             clusters: Vec::new(),
             batch_events_max: defaults.batch_events_max,
             queue: Queue::new(defaults.queue_events_max),
-            batch: None,
+            batches: Vec::new(),
+            window: WINDOW,
             sequence: 0,
             cluster: 0,
             failures: 0,
@@ -92,9 +99,10 @@ impl Reporter {
         self.cluster = 0;
     }
 
-    /// Takes an event in. It goes out with the next tick.
+    /// Takes an event in. It goes out with the next tick. Lost, and counted, where nothing can be sent: before a
+    /// configuration, and after the end.
     pub fn push(&mut self, host: &dyn Host, event: &UsageEvent) {
-        if self.closed {
+        if self.closed || self.clusters.is_empty() {
             self.queue.count_lost();
             host.count(Counter::QueueDropped, 1);
             return;
@@ -109,13 +117,13 @@ impl Reporter {
     /// Whether everything was acknowledged.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.batch.is_none() && self.queue.is_empty()
+        self.batches.is_empty() && self.queue.is_empty()
     }
 
     /// Events that are not acknowledged yet.
     #[must_use]
     pub fn pending(&self) -> usize {
-        self.queue.len() + self.batch.as_ref().map_or(0, |batch| batch.events)
+        self.queue.len() + self.batches.iter().map(|batch| batch.events).sum::<usize>()
     }
 
     /// No event can be sent after this: the root context has ended.
@@ -123,56 +131,89 @@ impl Reporter {
         self.closed = true;
     }
 
-    /// Sends what waits, if no report is under way and no wait after a failure is due.
+    /// The root context is about to end: all that waits is sent at once, now.
+    pub fn drain(&mut self, host: &dyn Host) {
+        self.window = WINDOW_AT_END;
+        self.tick(host);
+    }
+
+    /// Sends what waits, as far as reports under way and the wait after a failure allow.
     pub fn tick(&mut self, host: &dyn Host) {
         if self.is_idle() {
             return;
         }
         let now_us = self.now(host);
-        match self.batch.as_ref().and_then(|batch| batch.call.as_ref()) {
-            Some(under_way) if now_us.saturating_sub(under_way.since_us) < CALL_LOST_US => return,
-            Some(_) => self.fail(host, now_us),
-            None => {}
+        let mut lost = false;
+        for batch in &mut self.batches {
+            if batch.call.as_ref().is_some_and(|call| now_us.saturating_sub(call.since_us) >= CALL_LOST_US) {
+                batch.call = None;
+                lost = true;
+            }
+        }
+        if lost {
+            self.fail(host, now_us);
         }
         if now_us >= self.retry_at_us {
             self.send(host, now_us);
         }
     }
 
-    /// The answer to a call. An answer to any but the present call is ignored.
+    /// The answer to a call. An answer to a call that carries no batch any more is ignored.
     pub fn on_answer(&mut self, host: &dyn Host, call: u32, grpc_status: u32) {
-        let current =
-            self.batch.as_ref().and_then(|batch| batch.call.as_ref()).is_some_and(|c| c.call == call);
-        if !current {
-            return;
-        }
+        let carries = |batch: &Batch| batch.call.as_ref().is_some_and(|under_way| under_way.call == call);
+        let Some(at) = self.batches.iter().position(carries) else { return };
         let now_us = self.now(host);
         if grpc_status != GRPC_OK {
+            if let Some(batch) = self.batches.get_mut(at) {
+                batch.call = None;
+            }
             self.fail(host, now_us);
             return;
         }
-        self.batch = None;
+        self.batches.remove(at);
         self.failures = 0;
         self.retry_at_us = 0;
         self.told_all_missing = false;
         host.count(Counter::ReportsSent, 1);
         self.show_gauge(host);
-        if self.queue.len() >= self.batch_events_max {
+        if self.queue.len() >= self.batch_events_max || self.window > WINDOW {
             self.send(host, now_us);
         }
     }
 
+    /// Starts a call for each batch that has none, and makes new batches as the window allows.
     fn send(&mut self, host: &dyn Host, now_us: u64) {
-        if self.batch.is_none() {
-            self.batch = self.next_batch();
+        loop {
+            let at = match self.batches.iter().position(|batch| batch.call.is_none()) {
+                Some(at) => at,
+                None if self.batches.len() >= self.window => return,
+                None => match self.next_batch() {
+                    Some(batch) => {
+                        self.batches.push(batch);
+                        continue;
+                    }
+                    None => return,
+                },
+            };
+            let Some(call) = self.dispatch(host, at) else {
+                self.tell_all_missing(host);
+                self.fail(host, now_us);
+                return;
+            };
+            if let Some(batch) = self.batches.get_mut(at) {
+                batch.call = Some(UnderWay { call, since_us: now_us });
+            }
         }
-        let Some(batch) = self.batch.as_mut() else { return };
+    }
+
+    /// Offers a batch to the clusters in turn, first the one that took the last call.
+    fn dispatch(&mut self, host: &dyn Host, at: usize) -> Option<u32> {
+        let batch = self.batches.get(at)?;
         let count = self.clusters.len();
         for step in 0..count {
-            let at = (self.cluster + step) % count;
-            let Some(cluster) = self.clusters.get(at) else { continue };
+            let index = (self.cluster + step) % count;
             let call = Call {
-                cluster,
+                cluster: self.clusters.get(index)?,
                 service: REPORT_SERVICE,
                 method: REPORT_METHOD,
                 payload: &batch.payload,
@@ -180,22 +221,24 @@ impl Reporter {
             };
             match host.dispatch(&call) {
                 Ok(call) => {
-                    batch.call = Some(UnderWay { call, since_us: now_us });
-                    self.cluster = at;
-                    return;
+                    self.cluster = index;
+                    return Some(call);
                 }
-                Err(_) => host.count(Counter::ReportClusterMiss, 1),
+                Err(DispatchError::Refused) => host.count(Counter::ReportClusterMiss, 1),
             }
         }
-        if !self.told_all_missing {
-            self.told_all_missing = true;
-            host.log(
-                Level::Error,
-                "no report cluster takes a call: usage is kept and not reported. Check `report_clusters` in the plugin \
-                 configuration, and that the tokenweir service is up",
-            );
+        None
+    }
+
+    fn tell_all_missing(&mut self, host: &dyn Host) {
+        if std::mem::replace(&mut self.told_all_missing, true) {
+            return;
         }
-        self.fail(host, now_us);
+        host.log(
+            Level::Error,
+            "no report cluster takes a call: usage is kept and not reported. Check `report_clusters` in the plugin \
+             configuration, and that the tokenweir service is up",
+        );
     }
 
     fn next_batch(&mut self) -> Option<Batch> {
@@ -216,12 +259,13 @@ impl Reporter {
         Some(Batch { payload, events, call: None })
     }
 
-    /// The present try came to nothing: the batch is kept, and the next cluster has the next turn, after a wait.
+    /// A try came to nothing: the batch is kept, and the next cluster has the next turn, after a wait.
     fn fail(&mut self, host: &dyn Host, now_us: u64) {
-        if let Some(batch) = self.batch.as_mut() {
-            batch.call = None;
-        }
         host.count(Counter::ReportsRetried, 1);
+        if now_us < self.retry_at_us {
+            // Another call of the same round has failed already.
+            return;
+        }
         if !self.clusters.is_empty() {
             self.cluster = (self.cluster + 1) % self.clusters.len();
         }
@@ -235,8 +279,8 @@ impl Reporter {
         if now_us < self.clock_us {
             // The clock was set back: waits that were counted on it would last as long as the jump.
             self.retry_at_us = self.retry_at_us.min(now_us.saturating_add(BACKOFF_MAX_US));
-            if let Some(under_way) = self.batch.as_mut().and_then(|batch| batch.call.as_mut()) {
-                under_way.since_us = under_way.since_us.min(now_us);
+            for call in self.batches.iter_mut().filter_map(|batch| batch.call.as_mut()) {
+                call.since_us = call.since_us.min(now_us);
             }
         }
         self.clock_us = now_us;
@@ -251,3 +295,6 @@ impl Reporter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

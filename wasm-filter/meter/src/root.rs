@@ -72,9 +72,6 @@ impl Root {
     pub fn on_answer(&mut self, host: &dyn Host, call: u32, grpc_status: u32) {
         if let Ok(mut reporter) = self.reporter.try_borrow_mut() {
             reporter.on_answer(host, call, grpc_status);
-            if self.life == Life::Draining {
-                reporter.tick(host);
-            }
         }
         self.end_if_drained(host);
     }
@@ -82,7 +79,7 @@ impl Root {
     /// Envoy wants to end this root context. Answers whether it may, now; otherwise `done` follows when all is reported.
     pub fn on_done(&mut self, host: &dyn Host) -> bool {
         let idle = self.reporter.try_borrow_mut().is_ok_and(|mut reporter| {
-            reporter.tick(host);
+            reporter.drain(host);
             let idle = reporter.is_idle();
             if idle {
                 reporter.close();

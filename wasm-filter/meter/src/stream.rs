@@ -274,7 +274,8 @@ impl Stream {
             .and_then(|code| u32::try_from(code).ok())
             .filter(|code| *code > 0)
             .unwrap_or(self.status);
-        let known = Known { flags, status, whole: self.whole, tally: tally.as_ref() };
+        let readable = self.body.as_ref().is_some_and(Body::is_readable);
+        let known = Known { flags, status, whole: self.whole, readable, tally: tally.as_ref() };
         let local_reply = self.local_reply || phase == Phase::Refused;
         let seen = tally.unwrap_or_default();
         count_tally(host, &seen);
@@ -389,3 +390,6 @@ fn source(source: UsageSource) -> v1::UsageSource {
         UsageSource::Estimated => v1::UsageSource::Estimated,
     }
 }
+
+#[cfg(test)]
+mod tests;
