@@ -218,7 +218,7 @@ fn chat_texts_have_their_owners() {
     assert_eq!(texts(&request, &body), wanted.map(|(kind, text)| (kind, text.to_owned())));
     assert_eq!((request.prompt.media, request.prompt.token_ids), (2, 0));
     assert_eq!(request.prompt.text_bytes, 3 + 1 + 1 + 9 + 1 + 1);
-    assert_eq!(&body[request.tools.unwrap()], "[{\"x\":\"text\"}]");
+    assert_eq!(body.get(request.tools.unwrap()).unwrap(), "[{\"x\":\"text\"}]");
 }
 
 #[test]
@@ -249,7 +249,8 @@ fn anthropic_texts_have_their_owners() {
 #[test]
 fn responses_and_plain_inputs() {
     use SpanKind::{Assistant, Plain, System, Tool, User};
-    let cases: [(Api, &str, &[(SpanKind, &str)], u64); 9] = [
+    type Case = (Api, &'static str, &'static [(SpanKind, &'static str)], u64);
+    let cases: [Case; 9] = [
         (Api::Responses, r#""instructions":"I","input":"U""#, &[(System, "I"), (User, "U")], 0),
         (
             Api::Responses,

@@ -3,7 +3,7 @@
 use proto_openai::{Api, BodyKind, Plan, Strip, Tally, Usage, UsageSource};
 use serde_json::Value;
 
-use crate::{STRIPS, capture, captures_dir, run};
+use crate::support::{STRIPS, capture, captures_dir, run, stream};
 
 struct Expected {
     file: String,
@@ -120,7 +120,7 @@ fn a_stream_cut_off_early_is_incomplete_and_keeps_what_is_known() {
     let body = capture("chat-stream-usage-continuous.sse");
     let end = body.windows(2).enumerate().filter(|(_, pair)| *pair == b"\n\n").nth(3).unwrap().0 + 2;
     for strip in STRIPS {
-        let tally = run(crate::stream(Api::ChatCompletions, strip), BodyKind::Sse, [&body[..end]]).tally;
+        let tally = run(stream(Api::ChatCompletions, strip), BodyKind::Sse, [&body[..end]]).tally;
         assert_eq!(tally.source, UsageSource::Cumulative);
         assert_eq!((tally.usage.input, tally.usage.output, tally.usage.cached), (Some(38), Some(3), None));
         assert!(!tally.complete);
@@ -129,7 +129,7 @@ fn a_stream_cut_off_early_is_incomplete_and_keeps_what_is_known() {
     let ends: Vec<_> =
         body.windows(2).enumerate().filter(|(_, pair)| *pair == b"\n\n").map(|(at, _)| at + 2).collect();
     let at = |events: usize| {
-        let plan = crate::stream(Api::Messages, Strip::Nothing);
+        let plan = stream(Api::Messages, Strip::Nothing);
         let tally = run(plan, BodyKind::Sse, [&body[..ends[events - 1]]]).tally;
         (tally.source, tally.usage.input, tally.usage.output, tally.complete)
     };

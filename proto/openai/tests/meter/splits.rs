@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use proto_openai::{Api, BodyKind, Plan, Strip, UsageSource, limits};
 
-use crate::{run, stream};
+use crate::support::{STRIPS, run, stream};
 
 fn line_end() -> impl Strategy<Value = &'static str> {
     prop_oneof![Just("\n"), Just("\r"), Just("\r\n")]
@@ -43,7 +43,7 @@ fn any_api() -> impl Strategy<Value = Api> {
 }
 
 fn any_strip() -> impl Strategy<Value = Strip> {
-    proptest::sample::select(crate::STRIPS.to_vec())
+    proptest::sample::select(STRIPS.to_vec())
 }
 
 fn chunks<'a>(body: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {

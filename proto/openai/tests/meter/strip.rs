@@ -2,7 +2,7 @@
 
 use proto_openai::{Api, BodyKind, Strip};
 
-use crate::{capture, run, stream};
+use crate::support::{capture, run, stream};
 
 /// What differs between two calls with the same prompt: ids and times.
 fn normal(bytes: &[u8]) -> String {
