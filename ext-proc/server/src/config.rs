@@ -69,8 +69,8 @@ pub struct ConfigFile {
     /// How long one exchange may take.
     #[serde(default)]
     pub exchange: ExchangeFile,
-    /// Secrets that sign exchange tokens. The first signs, all verify: put a new one first, and remove the old one after
-    /// `exchange.token_lifetime_s`. Without any, the service makes one in `state_dir`, good for a single replica.
+    /// Secrets that sign exchange tokens. The first signs, all verify: see *Token keys* for how to change one. Without
+    /// any, the service makes one in `state_dir`, good for a single replica.
     #[serde(default)]
     #[schemars(length(max = 8))]
     pub token_keys: Vec<TokenKeyFile>,
@@ -203,5 +203,7 @@ fn check_replica(name: &str, check: &mut Check<'_, '_>) {
     }
 }
 
+#[cfg(test)]
+mod page;
 #[cfg(test)]
 mod tests;

@@ -121,7 +121,9 @@ fn pools(
         let mut seen = BTreeSet::new();
         for index in 0..count {
             let entry_at = format!("{at}/{index}");
-            let Some(raw) = structure::read::<EndpointFile>(document, &entry_at, None, errors) else { continue };
+            let Some(raw) = structure::read::<EndpointFile>(document, &entry_at, None, errors) else {
+                continue;
+            };
             let address_at = yaml::child(&entry_at, "address");
             let mut check = Check::new(document, errors);
             let Some(address) = address(&raw.address, &address_at, &mut check) else { continue };
@@ -144,7 +146,11 @@ fn address(text: &str, at: &str, check: &mut Check<'_, '_>) -> Option<SocketAddr
     };
     let ip = address.ip();
     if address.port() == 0 || ip.is_unspecified() || ip.is_multicast() {
-        check.error(at, format!("{address} is not one server's address"), "write the IP:PORT that Envoy knows");
+        check.error(
+            at,
+            format!("{address} is not one server's address"),
+            "write the IP:PORT that Envoy knows",
+        );
         return None;
     }
     Some(address)

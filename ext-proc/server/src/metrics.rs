@@ -24,8 +24,8 @@ use crate::endpoints::Endpoints;
 use exact::Exact;
 pub use exact::IN_FLIGHT_SERIES_MAX;
 use families::{self as family, ALL, Family, Kind};
-use labels::{Names, Tenants};
 pub use labels::{NONE, OTHER, TENANT_LABEL_BYTES_MAX, TENANT_LABELS_MAX};
+use labels::{Names, Tenants};
 pub use series::{Ended, Labels, Series, Tokens};
 
 /// Most label sets of exchanges; past it, new tenants are counted as `other`.
@@ -64,7 +64,10 @@ impl Recorder {
     fn key(family: &Family, values: &[&str]) -> Key {
         debug_assert_eq!(family.labels.len(), values.len(), "{}", family.name);
         let pairs = family.labels.iter().zip(values);
-        Key::from_parts(family.name, pairs.map(|(key, value)| Label::new(*key, (*value).to_owned())).collect::<Vec<_>>())
+        Key::from_parts(
+            family.name,
+            pairs.map(|(key, value)| Label::new(*key, (*value).to_owned())).collect::<Vec<_>>(),
+        )
     }
 
     fn metadata() -> Metadata<'static> {
@@ -103,7 +106,8 @@ impl FixedCounter {
         }
         let full = self.handles.len() >= FIXED_LABEL_SETS_MAX;
         let values = if full { [OTHER; 3] } else { values };
-        let make = || recorder.counter(self.family, values.get(..self.family.labels.len()).unwrap_or(&values));
+        let make =
+            || recorder.counter(self.family, values.get(..self.family.labels.len()).unwrap_or(&values));
         self.handles.entry(values).or_insert_with(make).increment(1);
     }
 }
@@ -178,7 +182,11 @@ impl Metrics {
             age: recorder.gauge(&family::ENDPOINTS_AGE, &[]),
         };
         let inner = Inner {
-            providers: config.pools.iter().map(|pool| (pools.id(&pool.name), pool.engine.as_label())).collect(),
+            providers: config
+                .pools
+                .iter()
+                .map(|pool| (pools.id(&pool.name), pool.engine.as_label()))
+                .collect(),
             recorder,
             handle,
             exact: Exact::default(),

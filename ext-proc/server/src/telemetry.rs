@@ -26,7 +26,9 @@ const UPKEEP: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     /// The filter cannot be parsed.
-    #[error("TOKENWEIR_LOG={text:?} is not a log filter: {source}; use a level (error, warn, info, debug, trace), or target=level, separated by commas")]
+    #[error(
+        "TOKENWEIR_LOG={text:?} is not a log filter: {source}; use a level (error, warn, info, debug, trace), or target=level, separated by commas"
+    )]
     Filter {
         /// The variable's value.
         text: String,
@@ -53,8 +55,8 @@ where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
     let text = if filter.trim().is_empty() { LOG_DEFAULT } else { filter };
-    let filter =
-        EnvFilter::try_new(text).map_err(|source| TelemetryError::Filter { text: text.to_owned(), source })?;
+    let filter = EnvFilter::try_new(text)
+        .map_err(|source| TelemetryError::Filter { text: text.to_owned(), source })?;
     Ok(tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
@@ -114,14 +116,21 @@ mod tests {
             tracing::debug!("quiet");
         });
         let bytes = buffer.0.lock().unwrap().clone();
-        String::from_utf8(bytes).unwrap().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+        String::from_utf8(bytes)
+            .unwrap()
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"))
+            .collect()
     }
 
     #[test]
     fn logs_are_json_lines_under_the_filter() {
         let lines = logged("");
         assert_eq!(lines.len(), 1);
-        assert_eq!((&lines[0]["message"], &lines[0]["pool"], &lines[0]["level"]), (&"hello".into(), &"a".into(), &"INFO".into()));
+        assert_eq!(
+            (&lines[0]["message"], &lines[0]["pool"], &lines[0]["level"]),
+            (&"hello".into(), &"a".into(), &"INFO".into())
+        );
         assert_eq!(logged("debug").len(), 2);
         assert_eq!(logged("error").len(), 0);
     }

@@ -79,8 +79,10 @@ mod tests {
 
         /// Writes a fresh certificate and key.
         fn identity(&self, name: &str) -> (PathBuf, PathBuf) {
-            let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).expect("a certificate");
-            let (cert, key) = (self.0.path().join(format!("{name}.pem")), self.0.path().join(format!("{name}.key")));
+            let made =
+                rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).expect("a certificate");
+            let (cert, key) =
+                (self.0.path().join(format!("{name}.pem")), self.0.path().join(format!("{name}.key")));
             std::fs::write(&cert, made.cert.pem()).expect("written");
             std::fs::write(&key, made.signing_key.serialize_pem()).expect("written");
             (cert, key)

@@ -104,6 +104,9 @@ mod tests {
         readiness.set(Condition::Endpoints, false);
         assert!(!readiness.is_ready());
         let text = readiness.to_json();
-        assert!(text.contains("\"endpoints\"") && text.contains("going away") && !text.contains("config"), "{text}");
+        assert!(
+            text.contains("\"endpoints\"") && text.contains("going away") && !text.contains("config"),
+            "{text}"
+        );
     }
 }

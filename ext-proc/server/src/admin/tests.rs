@@ -39,7 +39,10 @@ impl Port {
         let request = format!("{line} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.expect("sent");
         let mut answer = String::new();
-        tokio::time::timeout(Duration::from_secs(10), stream.read_to_string(&mut answer)).await.expect("in time").expect("read");
+        tokio::time::timeout(Duration::from_secs(10), stream.read_to_string(&mut answer))
+            .await
+            .expect("in time")
+            .expect("read");
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
         (head[9..12].parse().expect("a status"), head.to_ascii_lowercase(), body.to_owned())
     }
@@ -109,5 +112,8 @@ async fn the_port_closes_when_told() {
     let mut open = TcpStream::connect(port.address).await.expect("connected");
     port.stop.cancel();
     let mut rest = Vec::new();
-    tokio::time::timeout(Duration::from_secs(10), open.read_to_end(&mut rest)).await.expect("closed").unwrap_or(0);
+    tokio::time::timeout(Duration::from_secs(10), open.read_to_end(&mut rest))
+        .await
+        .expect("closed")
+        .unwrap_or(0);
 }

@@ -22,7 +22,8 @@ fn parse(text: &str) -> Result<Endpoints, String> {
 
 #[test]
 fn a_file_is_read_in_its_order() {
-    let endpoints = parse("pools: {a: [{address: '127.0.0.1:8002'}, {address: '[::1]:8001', ready: false}]}").expect("valid");
+    let endpoints = parse("pools: {a: [{address: '127.0.0.1:8002'}, {address: '[::1]:8001', ready: false}]}")
+        .expect("valid");
     let entry = |text: &str, ready| EndpointEntry { address: text.parse().unwrap(), ready };
     assert_eq!(endpoints.of("a"), [entry("127.0.0.1:8002", true), entry("[::1]:8001", false)]);
     assert_eq!((endpoints.of("b"), endpoints.of("c"), endpoints.generation), (&[][..], &[][..], 1));
@@ -103,7 +104,10 @@ impl Watched {
     }
 
     async fn next(&mut self) -> Arc<Endpoints> {
-        tokio::time::timeout(Duration::from_secs(10), self.latest.changed()).await.expect("in time").expect("alive");
+        tokio::time::timeout(Duration::from_secs(10), self.latest.changed())
+            .await
+            .expect("in time")
+            .expect("alive");
         Arc::clone(&self.latest.borrow_and_update())
     }
 
@@ -127,7 +131,8 @@ impl Drop for Watched {
 #[tokio::test]
 async fn a_changed_file_is_published_and_an_invalid_one_is_not() {
     let mut watched = Watched::start();
-    watched.swap("v2", "pools: {a: [{address: '127.0.0.1:2', ready: false}], b: [{address: '127.0.0.1:3'}]}\n");
+    watched
+        .swap("v2", "pools: {a: [{address: '127.0.0.1:2', ready: false}], b: [{address: '127.0.0.1:3'}]}\n");
     let second = watched.next().await;
     assert_eq!((second.generation, second.of("a").len(), second.of("b").len()), (2, 1, 1));
     watched.until("tokenweir_endpoints{pool=\"a\",state=\"not_ready\"} 1").await;
@@ -141,7 +146,8 @@ async fn a_changed_file_is_published_and_an_invalid_one_is_not() {
     watched.until("tokenweir_endpoints_reload_total{result=\"invalid\"} 2").await;
     assert!(!watched.latest.has_changed().expect("alive"));
     let text = watched.metrics.render();
-    let age = text.lines().find_map(|line| line.strip_prefix("tokenweir_endpoints_age_seconds ")).expect("an age");
+    let age =
+        text.lines().find_map(|line| line.strip_prefix("tokenweir_endpoints_age_seconds ")).expect("an age");
     assert!(age.parse::<f64>().expect("a number") > 0.2, "{age}");
 
     watched.swap("v4", "pools: {a: [], b: []}\n");

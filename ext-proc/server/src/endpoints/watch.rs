@@ -122,7 +122,10 @@ impl Watcher {
                 self.good = false;
                 self.metrics.endpoints_read(None);
                 let errors = errors.to_string();
-                tracing::error!(errors, "the endpoints file is not valid; the last good endpoints stay in use");
+                tracing::error!(
+                    errors,
+                    "the endpoints file is not valid; the last good endpoints stay in use"
+                );
             }
         }
     }

@@ -100,7 +100,12 @@ impl Exact {
         let table = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
         head(out, &IN_FLIGHT, "gauge")?;
         for ((pool, endpoint), count) in table.iter() {
-            writeln!(out, "{}{{pool=\"{}\",endpoint=\"{endpoint}\"}} {count}", IN_FLIGHT.name, escaped(pool))?;
+            writeln!(
+                out,
+                "{}{{pool=\"{}\",endpoint=\"{endpoint}\"}} {count}",
+                IN_FLIGHT.name,
+                escaped(pool)
+            )?;
         }
         out.write_char('\n')
     }
@@ -122,7 +127,8 @@ mod tests {
     #[test]
     fn gaps_add_up_bucket_by_bucket_with_an_exact_sum() {
         let exact = Exact::default();
-        let mut gaps = GapHistogram { buckets: vec![0; GAP_BUCKETS], count: 5, sum_us: 70_000_123, max_us: 66_000_000 };
+        let mut gaps =
+            GapHistogram { buckets: vec![0; GAP_BUCKETS], count: 5, sum_us: 70_000_123, max_us: 66_000_000 };
         gaps.buckets[0] = 3;
         gaps.buckets[2] = 1;
         gaps.buckets[GAP_BUCKETS - 1] = 1;

@@ -109,9 +109,38 @@ fn the_page_lists_every_metric_with_its_labels() {
             assert!(row.contains(&format!("`{label}`")), "the row of {} lacks label {label}", family.name);
         }
     }
-    for name in page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`')).map(|(name, _)| name) {
-        assert!(ALL.iter().any(|family| family.name == name), "docs/metrics.md lists {name}, which does not exist");
+    for name in
+        page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`')).map(|(name, _)| name)
+    {
+        assert!(
+            ALL.iter().any(|family| family.name == name),
+            "docs/metrics.md lists {name}, which does not exist"
+        );
     }
+}
+
+#[test]
+fn every_alert_reads_metrics_that_exist() {
+    let rules = include_str!("../../../../docs/alerts/tokenweir.rules.yaml");
+    let (document, problems) = crate::config::yaml::parse(rules);
+    assert_eq!(problems, Vec::new());
+    let document = document.expect("rules").value;
+    let rules = document["groups"][0]["rules"].as_array().expect("a list");
+    let mut read = 0;
+    for rule in rules {
+        let expression = rule["expr"].as_str().expect("an expression");
+        for name in expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+            if name.starts_with("tokenweir_") {
+                let family = ["_count", "_sum", "_bucket"]
+                    .iter()
+                    .find_map(|end| name.strip_suffix(end))
+                    .unwrap_or(name);
+                assert!(ALL.iter().any(|known| known.name == family), "{} reads {name}", rule["alert"]);
+                read += 1;
+            }
+        }
+    }
+    assert!(read >= 10, "{read}");
 }
 
 #[test]
@@ -123,13 +152,15 @@ fn labels_cannot_grow_without_bound() {
     metrics.series(&labels("raw text of a client", "what", "t1")).answered(404);
     metrics.series(&labels("", "", "t1")).answered(404);
     let text = metrics.render();
-    let requests: Vec<_> = text.lines().filter(|line| line.starts_with("tokenweir_requests_total{")).collect();
+    let requests: Vec<_> =
+        text.lines().filter(|line| line.starts_with("tokenweir_requests_total{")).collect();
     assert!(requests.iter().any(|line| line.contains("tenant=\"other\"")));
     assert!(requests.iter().any(|line| line.contains("model=\"other\",pool=\"other\"")));
     assert!(requests.iter().any(|line| line.contains("model=\"none\",pool=\"none\"")));
     assert!(requests.iter().any(|line| line.contains("status=\"0\",status_class=\"none\"")));
     assert!(!text.contains("raw text"));
-    let inputs = text.lines().filter(|line| line.starts_with("tokenweir_input_tokens_total{model=\"m\"")).count();
+    let inputs =
+        text.lines().filter(|line| line.starts_with("tokenweir_input_tokens_total{model=\"m\"")).count();
     assert_eq!(inputs, usize::from(TENANT_LABELS_MAX) + 1);
 }
 
