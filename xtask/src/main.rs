@@ -1,8 +1,14 @@
 //! The project's tasks: `cargo xtask <task>`.
 
+mod ci;
+mod demo;
+mod e2e;
+mod parts;
+mod suite;
+mod tidy;
 mod wasm;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 
 /// Tasks of the Tokenweir project.
 #[derive(Parser)]
@@ -14,12 +20,41 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
+    /// Everything on one machine: Envoy, the service, the filter, two engines; sends requests, prints what happened.
+    Demo(demo::Options),
+    /// The one gate: every check and suite.
+    Ci {
+        /// The long forms too.
+        #[arg(long)]
+        full: bool,
+    },
     /// Builds the filter: target/wasm/tokenweir.wasm.
     Wasm,
+    /// Suites with real parts.
+    E2e {
+        /// Which.
+        #[arg(value_enum, default_value = "envoy")]
+        suite: E2eSuite,
+        /// The long forms too.
+        #[arg(long)]
+        full: bool,
+    },
+    /// House rules that no compiler checks.
+    Tidy,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum E2eSuite {
+    /// Real Envoy, the service, the filter, engines.
+    Envoy,
 }
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().task {
+        Task::Demo(options) => demo::start(&options),
+        Task::Ci { full } => ci::gate(full),
         Task::Wasm => wasm::run(),
+        Task::E2e { suite: E2eSuite::Envoy, full } => e2e::envoy(full),
+        Task::Tidy => tidy::check(),
     }
 }

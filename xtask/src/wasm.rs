@@ -1,6 +1,6 @@
 //! Builds the filter's WebAssembly module, with whichever toolchain for `wasm32-unknown-unknown` the machine has.
 //!
-//! rustup's target is used where it is installed. Where it is not, and cannot be, Debian's own Rust builds the standard
+//! The target that rustup installs is used where it is there. Where it is not, and cannot be, Debian's own Rust builds the standard
 //! library from its sources: `rustc-web`, `cargo-web`, `rust-web-src` and `lld`.
 
 use std::env;
@@ -46,12 +46,11 @@ pub(crate) struct Module {
 /// Builds the module at `target/wasm/tokenweir.wasm` below the workspace's root.
 pub(crate) fn build(workspace: &Path) -> Result<Module> {
     let target_dir = workspace.join("target/wasm-build");
-    let toolchain = if rustup_has_the_target() {
+    let toolchain = if rust_has_the_target() {
         cargo_build(Command::new("cargo"), workspace, &target_dir, &[])?;
-        "rustup's target"
+        "the installed target"
     } else {
-        let sources = debian_sources();
-        if sources.is_none() {
+        if !debian_is_ready() {
             install_debian_packages()?;
         }
         debian_build(workspace, &target_dir)?;
@@ -74,10 +73,13 @@ fn workspace() -> Result<PathBuf> {
     Ok(root.to_owned())
 }
 
-fn rustup_has_the_target() -> bool {
-    let listed = Command::new("rustup").args(["target", "list", "--installed"]).output();
-    listed
-        .is_ok_and(|output| String::from_utf8_lossy(&output.stdout).lines().any(|line| line.trim() == TARGET))
+/// Whether the Rust that runs this has the target's standard library: by rustup, or from a distribution.
+fn rust_has_the_target() -> bool {
+    let printed = Command::new("rustc").args(["--print", "target-libdir", "--target", TARGET]).output();
+    printed.is_ok_and(|output| {
+        let directory = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        output.status.success() && fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some())
+    })
 }
 
 fn cargo_build(mut cargo: Command, workspace: &Path, target_dir: &Path, more: &[&str]) -> Result<()> {
@@ -113,18 +115,17 @@ fn debian_build(workspace: &Path, target_dir: &Path) -> Result<()> {
     cargo_build(cargo, workspace, target_dir, &["-Zbuild-std=std,panic_abort"])
 }
 
-/// The standard library's sources of Debian's compiler, if it and its linker are there.
-fn debian_sources() -> Option<PathBuf> {
-    for program in ["cargo", "rustc", "wasm-ld"] {
-        if !Path::new(DEBIAN_BIN).join(program).exists() {
-            return None;
-        }
+/// Whether Debian's compiler, its linker and the standard library's sources are there.
+fn debian_is_ready() -> bool {
+    let bin = Path::new(DEBIAN_BIN);
+    if ["cargo", "rustc", "wasm-ld"].iter().any(|program| !bin.join(program).exists()) {
+        return false;
     }
-    let output =
-        Command::new(Path::new(DEBIAN_BIN).join("rustc")).args(["--print", "sysroot"]).output().ok()?;
-    let sysroot = String::from_utf8(output.stdout).ok()?;
-    let library = Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library");
-    library.join("Cargo.toml").exists().then_some(library)
+    let printed = Command::new(bin.join("rustc")).args(["--print", "sysroot"]).output();
+    printed.is_ok_and(|output| {
+        let sysroot = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        Path::new(&sysroot).join("lib/rustlib/src/rust/library/Cargo.toml").exists()
+    })
 }
 
 fn install_debian_packages() -> Result<()> {
@@ -142,7 +143,7 @@ fn install_debian_packages() -> Result<()> {
         .args(DEBIAN_PACKAGES)
         .status()
         .context("starting apt-get")?;
-    ensure!(status.success() && debian_sources().is_some(), "that did not help: {how}");
+    ensure!(status.success() && debian_is_ready(), "that did not help: {how}");
     Ok(())
 }
 

@@ -77,8 +77,6 @@ pub enum DispatchError {
 pub enum Level {
     /// Normal life.
     Info,
-    /// Worth a look.
-    Warn,
     /// Needs an operator.
     Error,
 }
@@ -117,7 +115,7 @@ counters! {
     Unparsed => "tokenweir_unparsed",
     /// Responses with an event or a usage object longer than the filter keeps.
     Truncated => "tokenweir_truncated",
-    /// Responses that should have been stripped of usage and could not be, because they were compressed.
+    /// Responses that should have been stripped of usage and could not be, because they were compressed or had trailers.
     Unstripped => "tokenweir_unstripped",
     /// Events dropped because the queue was full.
     QueueDropped => "tokenweir_queue_dropped",

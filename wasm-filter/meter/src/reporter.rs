@@ -173,7 +173,9 @@ impl Reporter {
         self.batches.remove(at);
         self.failures = 0;
         self.retry_at_us = 0;
-        self.told_all_missing = false;
+        if std::mem::take(&mut self.told_all_missing) {
+            host.log(Level::Info, "a report cluster takes calls again");
+        }
         host.count(Counter::ReportsSent, 1);
         self.show_gauge(host);
         if self.queue.len() >= self.batch_events_max || self.window > WINDOW {

@@ -160,13 +160,15 @@ impl Stream {
         let encoding = Encoding::of(host.response_header("content-encoding").as_deref());
         let is_to_strip =
             plan.strip != Strip::Nothing && plan.stream && self.status == 200 && self.kind == BodyKind::Sse;
-        let strip = match (is_to_strip, encoding) {
+        // Bytes that are held back until the end could not be sent after trailers.
+        let is_editable = encoding == Encoding::Identity && host.response_header("trailer").is_none();
+        let strip = match (is_to_strip, is_editable) {
             (false, _) => Strip::Nothing,
-            (true, Encoding::Identity) => {
+            (true, true) => {
                 host.remove_response_header("content-length");
                 plan.strip
             }
-            (true, _) => {
+            (true, false) => {
                 host.count(Counter::Unstripped, 1);
                 Strip::Nothing
             }

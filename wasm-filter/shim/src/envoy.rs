@@ -38,6 +38,11 @@ thread_local! {
     static METRICS: Metrics = Metrics::define();
 }
 
+/// Makes all stats known to Envoy, at 0: an alarm needs something to watch before the first event.
+pub(crate) fn define_metrics() {
+    METRICS.with(|_| ());
+}
+
 /// Moves a stat. A stat that cannot be moved is no reason to disturb a request.
 fn move_stat(id: Option<u32>, by: i64) {
     if let Some(id) = id.filter(|_| by != 0) {
@@ -110,7 +115,6 @@ impl Host for Envoy {
     fn log(&self, level: Level, line: &str) {
         let level = match level {
             Level::Info => LogLevel::Info,
-            Level::Warn => LogLevel::Warn,
             Level::Error => LogLevel::Error,
         };
         hostcalls::log(level, line).unwrap_or(());

@@ -11,7 +11,7 @@ use wasm_filter_meter::host::Host;
 use wasm_filter_meter::root::Root;
 use wasm_filter_meter::stream::{Passage, Stream};
 
-use crate::envoy::Envoy;
+use crate::envoy::{Envoy, define_metrics};
 
 /// Called by Envoy for each new VM.
 #[allow(unsafe_code, reason = "an exported symbol; the name is fixed by the proxy-wasm ABI")]
@@ -43,6 +43,7 @@ impl Context for RootShim {
 
 impl RootContext for RootShim {
     fn on_configure(&mut self, size: usize) -> bool {
+        define_metrics();
         // One byte more than is read, so that a configuration that is too long is told so.
         let wanted = size.min(CONFIG_BYTES_MAX + 1);
         let bytes = match wanted {
