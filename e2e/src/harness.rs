@@ -55,6 +55,14 @@ impl HarnessBuilder {
         self
     }
 
+    /// Something else in the service's place.
+    #[must_use]
+    pub fn service_at(mut self, address: SocketAddr) -> Self {
+        self.with_service = false;
+        self.envoy.ext_proc_address = address.to_string();
+        self
+    }
+
     /// Without the wasm filter.
     #[must_use]
     pub fn without_filter(mut self) -> Self {

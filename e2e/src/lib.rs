@@ -8,6 +8,7 @@ pub mod bodies;
 pub mod client;
 pub mod engine;
 pub mod envoy;
+pub mod fake;
 pub mod harness;
 pub mod metrics;
 pub mod parts;

@@ -28,7 +28,7 @@ async fn recorded_tokens_are_the_engines_own() {
     let keep = Arc::clone(&seen);
     let make = |n: u64| {
         let call = mixed(n, TOKENS_MAX).header("x-test-id", &n.to_string());
-        let call = if n % 3 == 0 { call.header("x-engine-split", &n.to_string()) } else { call };
+        let call = if n.is_multiple_of(3) { call.header("x-engine-split", &n.to_string()) } else { call };
         if is_aborted(n) {
             call.header("x-engine-interval-ms", "20").abort_after(usize::try_from(n % 4).unwrap())
         } else {
