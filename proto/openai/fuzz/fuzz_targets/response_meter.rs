@@ -18,7 +18,7 @@ fn run<'a>(plan: Plan, kind: BodyKind, chunks: impl Iterator<Item = &'a [u8]>) -
     (client, meter.tally())
 }
 
-/// The first byte chooses plan and chunk length; the rest is the response, so that captures serve as seeds.
+// The first byte chooses plan and chunk length; the rest is the response, so that captures serve as seeds.
 fuzz_target!(|input: &[u8]| {
     let Some((&choice, body)) = input.split_first() else { return };
     let choice = usize::from(choice);
