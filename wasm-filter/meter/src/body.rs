@@ -3,7 +3,7 @@
 //! A compressed body is inflated for counting only and passes unchanged. Bytes that cannot be read are told as `unparsed`,
 //! never guessed.
 
-use proto_openai::{BodyKind, Plan, Pushed, ResponseMeter, Strip, Tally};
+use proto_openai::{BodyKind, Plan, Pushed, ResponseMeter, Tally};
 
 use crate::body::inflate::{Inflate, Outcome};
 
@@ -47,7 +47,7 @@ enum Reader {
 }
 
 impl Body {
-    /// A body of `kind`, stripped by `plan` only if it is not compressed.
+    /// A body of `kind`. If it is compressed it passes unchanged, whatever `plan` says about stripping.
     pub(crate) fn open(plan: Plan, kind: BodyKind, encoding: Encoding) -> Body {
         let reader = match encoding {
             Encoding::Identity => Reader::Plain,
@@ -56,8 +56,7 @@ impl Body {
             Encoding::Other => Reader::Nothing,
         };
         let unreadable = encoding == Encoding::Other;
-        let strip = if encoding == Encoding::Identity { plan.strip } else { Strip::Nothing };
-        Body { meter: ResponseMeter::new(Plan { strip, ..plan }, kind), reader, unreadable }
+        Body { meter: ResponseMeter::new(plan, kind), reader, unreadable }
     }
 
     /// Whether chunks are of any use to it.

@@ -232,10 +232,12 @@ mod tests {
     #[test]
     fn a_long_event_survives_the_encoding() {
         let mut queue = Queue::new(10);
-        let long = end(&"t".repeat(70_000));
-        queue.push(&long);
-        let (field, _) = queue.take(10, 1);
-        assert_eq!(ReportBatch::decode(field.as_slice()).unwrap().events, [long]);
+        for length in (100..140).chain(16_300..16_400).chain([70_000]) {
+            let long = end(&"t".repeat(length));
+            queue.push(&long);
+            let (field, _) = queue.take(10, 1);
+            assert_eq!(ReportBatch::decode(field.as_slice()).unwrap().events, [long]);
+        }
     }
 
     #[test]
@@ -263,6 +265,10 @@ mod tests {
         assert_eq!(queue.push(&end("e4")), 1, "only ends are left: the new one is lost");
         assert_eq!(queue.dropped(), 6);
         assert_eq!(tokens(&mut queue), ["e1", "e2", "e3"]);
+        for event in [first("f1"), end("e1"), progress("p1"), end("e2")] {
+            queue.push(&event);
+        }
+        assert_eq!(tokens(&mut queue), ["f1", "e1", "e2"], "a sign of life is worth less than a first token");
     }
 
     #[test]

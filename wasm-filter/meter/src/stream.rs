@@ -196,15 +196,11 @@ impl Stream {
             }
         }
         let mut held = Vec::new();
-        if end_of_stream && body.finish(&mut held) && !held.is_empty() {
-            if !edited {
-                out = std::mem::take(&mut chunk);
-            }
-            out.append(&mut held);
-            edited = true;
+        if end_of_stream {
+            body.finish(&mut held);
         }
-        if edited {
-            host.replace_chunk(size, &out);
+        if let Some(client) = joined(chunk, edited.then_some(out), held) {
+            host.replace_chunk(size, &client);
         }
         self.on_data(host, data_events, size);
     }
@@ -314,6 +310,17 @@ impl Stream {
             Err(_) => host.count(Counter::QueueDropped, 1),
         }
     }
+}
+
+/// What the client gets in the place of `chunk`: what the meter made of it, then what the meter had held back. `None`: the
+/// chunk as it is.
+fn joined(chunk: Vec<u8>, edited: Option<Vec<u8>>, mut held: Vec<u8>) -> Option<Vec<u8>> {
+    if edited.is_none() && held.is_empty() {
+        return None;
+    }
+    let mut client = edited.unwrap_or(chunk);
+    client.append(&mut held);
+    Some(client)
 }
 
 fn count_tally(host: &dyn Host, tally: &Tally) {

@@ -86,6 +86,10 @@ fn waits_double_up_to_a_bound_and_start_afresh_after_a_success() {
     reporter.push(&host, &end("b"));
     reporter.tick(&host);
     assert_eq!(host.calls.borrow().len(), 12);
+    reporter.on_answer(&host, last(&host).call, UNAVAILABLE);
+    host.pass_us(BACKOFF_MIN_US);
+    reporter.tick(&host);
+    assert_eq!(host.calls.borrow().len(), 13);
 }
 
 #[test]
@@ -137,6 +141,18 @@ fn a_call_that_is_never_answered_is_made_again() {
     host.pass_us(BACKOFF_MAX_US);
     reporter.tick(&host);
     assert_eq!(host.calls.borrow().len(), 3);
+    // Nor may it make an unanswered call wait for so long.
+    host.now_us.set(CALL_LOST_US * 100);
+    reporter.on_answer(&host, last(&host).call, UNAVAILABLE);
+    host.pass_us(BACKOFF_MAX_US);
+    reporter.tick(&host);
+    host.now_us.set(1);
+    reporter.tick(&host);
+    for _ in 0..2 {
+        host.pass_us(CALL_LOST_US);
+        reporter.tick(&host);
+    }
+    assert_eq!(host.calls.borrow().len(), 5);
 }
 
 #[test]

@@ -301,9 +301,18 @@ fn trailers_end_a_body() {
     host.respond(429, "application/json");
     stream.on_request_headers(&host);
     stream.on_response_headers(&host, false);
-    push(&host, &mut stream, b"{}", false);
+    push(&host, &mut stream, b"{", false);
     stream.on_response_trailers(&host);
     assert_eq!(log(&host, &mut root, &mut stream).1.reason(), v1::EndReason::Complete);
+}
+
+#[test]
+fn held_bytes_follow_the_last_chunk() {
+    let bytes = |text: &str| text.as_bytes().to_vec();
+    assert_eq!(joined(bytes("chunk"), None, Vec::new()), None);
+    assert_eq!(joined(bytes("chunk"), None, bytes("+held")), Some(bytes("chunk+held")));
+    assert_eq!(joined(bytes("chunk"), Some(bytes("edited")), bytes("+held")), Some(bytes("edited+held")));
+    assert_eq!(joined(bytes("chunk"), Some(Vec::new()), Vec::new()), Some(Vec::new()));
 }
 
 #[test]
