@@ -84,6 +84,9 @@ fn what_python_refuses_is_refused_and_located() {
     assert_eq!(flaw(b"[\"a\xff\"]"), Some((Flaw::Utf8, 3)));
     assert_eq!(flaw(b"[\"\xed\xa0\x80\"]"), Some((Flaw::Utf8, 2)), "an encoded surrogate");
     assert_eq!(flaw(b"[\"\xc3\"]"), Some((Flaw::Utf8, 2)));
+    for control in 0..0x20_u8 {
+        assert_eq!(flaw(&[b'"', b'a', control, b'"']), Some((Flaw::Control, 2)), "{control}");
+    }
     assert_eq!(flaw(b"[1\xff]"), Some((Flaw::Comma, 2)));
 }
 

@@ -74,6 +74,10 @@ fn a_newer_anthropic_usage_replaces_the_input_group() {
     let tally = read(&[start, split]);
     let wanted = Usage { input: Some(162), cached: Some(150), output: Some(60), ..Usage::default() };
     assert_eq!((tally.usage, tally.source), (wanted, UsageSource::Final));
+    let resplit = split.replace("\"cache_read_input_tokens\":150", "\"cache_creation_input_tokens\":20");
+    let tally = read(&[start, split, &resplit]);
+    let wanted = Usage { input: Some(32), cache_write: Some(20), output: Some(60), ..Usage::default() };
+    assert_eq!(tally.usage, wanted, "the older cache counts are gone, not kept");
     let tally = read(&[start, bare]);
     assert_eq!(
         (tally.usage.input, tally.usage.output, tally.source),
