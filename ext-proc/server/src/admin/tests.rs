@@ -44,7 +44,11 @@ impl Port {
             .expect("in time")
             .expect("read");
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-        (head[9..12].parse().expect("a status"), head.to_ascii_lowercase(), body.to_owned())
+        (
+            head.split(' ').nth(1).expect("a status").parse().expect("a number"),
+            head.to_ascii_lowercase(),
+            body.to_owned(),
+        )
     }
 }
 

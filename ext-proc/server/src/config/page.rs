@@ -33,17 +33,11 @@ fn rows(path: &str, part: &Value, out: &mut String) {
             property.get("description").and_then(Value::as_str).unwrap_or_default().replace('\n', " ");
         out.push_str(&format!("| `{path}` | {} | {default} | {about} |\n", kind(property)));
         rows(&path, property, out);
-        for list in
-            [property.get("items"), property.get("additionalProperties").and_then(|more| more.get("items"))]
-        {
-            if let Some(items) = list {
-                let path = if property.get("items").is_some() {
-                    format!("{path}[]")
-                } else {
-                    format!("{path}.NAME[]")
-                };
-                rows(&path, items, out);
-            }
+        if let Some(items) = property.get("items") {
+            rows(&format!("{path}[]"), items, out);
+        }
+        if let Some(items) = property.pointer("/additionalProperties/items") {
+            rows(&format!("{path}.NAME[]"), items, out);
         }
     }
 }
