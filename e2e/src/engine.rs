@@ -34,6 +34,8 @@ pub struct State {
     settings: Mutex<Settings>,
     books: Mutex<Books>,
     cache: Mutex<HashSet<u64>>,
+    /// Whether answers that were told to wait may go on.
+    released: watch::Sender<bool>,
 }
 
 impl State {
@@ -43,6 +45,10 @@ impl State {
 
     pub(crate) fn books(&self) -> MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn gate(&self) -> watch::Receiver<bool> {
+        self.released.subscribe()
     }
 
     pub(crate) fn cache(&self) -> MutexGuard<'_, HashSet<u64>> {
@@ -72,6 +78,7 @@ impl Engine {
             settings: Mutex::new(Settings::default()),
             books: Mutex::new(Books::default()),
             cache: Mutex::new(HashSet::new()),
+            released: watch::channel(false).0,
         };
         let mut engine = Self { address, state: Arc::new(state), running: None };
         engine.listen()?;
@@ -98,6 +105,17 @@ impl Engine {
         self.running = Some(running);
         tokio::spawn(serve::accept(listener, Arc::clone(&self.state), stopped));
         Ok(())
+    }
+
+    /// Lets the answers go on that wait because of `x-engine-hold-after`, these and all later ones.
+    pub fn release(&self) {
+        self.state.released.send_replace(true);
+    }
+
+    /// Requests that are being answered now.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.state.books().count(Outcome::Running)
     }
 
     /// Changes how it behaves from now on.

@@ -97,20 +97,28 @@ fn signal(id: u32, name: &str) {
     assert!(status.success());
 }
 
-/// A processor that closes with OK before the verdict, at each phase: the filter and the catch-all rule refuse.
+/// A processor that closes with OK before the verdict, at each phase: Envoy takes it as "skip the rest", and the filter
+/// refuses; without the filter the catch-all rule does. On the open route the same close is a bypass, which proves that
+/// it happened.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clean_close_lets_nothing_pass() {
     for close in [Close::AtStart, Close::OnHeaders, Close::AfterHeaders, Close::OnBody, Close::AfterBody] {
         let address = serve(close).await.unwrap();
-        let harness = Harness::builder().service_at(address).start().await.unwrap();
-        for call in [chat_call(2), Call::get("/v1/models")] {
-            // A bodiless request has no body phase to wait for.
-            let reply = harness.send(call.within(Duration::from_secs(5))).await;
-            if let Ok(reply) = reply {
+        for filter in [true, false] {
+            let builder = Harness::builder().service_at(address);
+            let builder = if filter { builder } else { builder.without_filter() };
+            let harness = builder.start().await.unwrap();
+            let bodiless = !matches!(close, Close::OnBody | Close::AfterBody);
+            for call in [Some(chat_call(2)), bodiless.then(|| Call::get("/v1/models"))].into_iter().flatten()
+            {
+                let reply = harness.send(call.within(Duration::from_secs(5))).await.unwrap();
                 assert_eq!(reply.status, 503, "{close:?}: {}", reply.text());
+                assert_eq!(reply.text() == "no verdict (route)\n", !filter, "{close:?}: {}", reply.text());
             }
+            assert_eq!(harness.reached().0, 0, "{close:?}");
+            assert_eq!(harness.send(chat_call(2).open()).await.unwrap().status, 200, "{close:?}");
+            assert_eq!(harness.reached(), (1, 1), "{close:?}: the processor did not close cleanly");
         }
-        assert_eq!(harness.reached().0, 0, "{close:?}");
     }
 }
 

@@ -3,47 +3,48 @@
 use e2e::Harness;
 use e2e::bodies::chat_call;
 use e2e::client::{self, Ended};
-use e2e::engine::Outcome;
+use e2e::process::wait_for;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 const STREAMS: usize = 5000;
-const TOKENS: u64 = 40;
+const TOKENS: u64 = 20;
 /// Streams that are being started at the same time.
-const STARTING: usize = 100;
+const STARTING: usize = 500;
 
 /// Every stream is whole, every token is recorded, and at one moment all of them were open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_thousand_streams_are_open_at_once_and_all_are_counted() {
     let mut harness = Harness::builder().start().await.unwrap();
     let address = harness.address();
-    let gate = Arc::new(Semaphore::new(STARTING));
+    let (gate, begun) = (Arc::new(Semaphore::new(STARTING)), Arc::new(AtomicUsize::new(0)));
     let started = Instant::now();
     let mut streams = JoinSet::new();
     for _ in 0..STREAMS {
-        let gate = Arc::clone(&gate);
+        let (gate, begun) = (Arc::clone(&gate), Arc::clone(&begun));
         streams.spawn(async move {
-            // A second between events: the first streams still run when the last have begun.
-            let call = chat_call(TOKENS).header("x-engine-interval-ms", "1000");
+            // Each waits after its second event until all have come so far.
+            let call =
+                chat_call(TOKENS).header("x-engine-hold-after", "2").header("x-engine-interval-ms", "1000");
             let permit = gate.acquire().await.unwrap();
             let mut open = client::open(address, call).await.unwrap();
             assert_eq!(open.reply.status, 200, "{}", open.reply.text());
-            open.until(1, Duration::from_secs(60)).await.unwrap();
+            open.until(2, Duration::from_secs(60)).await.unwrap();
             drop(permit);
+            begun.fetch_add(1, Ordering::Relaxed);
             open.finish(Duration::from_secs(180)).await
         });
     }
-    let mut most = 0;
-    while most < STREAMS && started.elapsed() < Duration::from_secs(100) {
-        let open: usize =
-            harness.engines.iter().map(|(_, engine)| engine.books().count(Outcome::Running)).sum();
-        most = most.max(open);
-        tokio::time::sleep(Duration::from_millis(500)).await;
-    }
-    println!("{most} open at once after {:.1} s", started.elapsed().as_secs_f64());
-    assert_eq!(most, STREAMS, "never all open at once");
+    let open = wait_for("all streams to be open", Duration::from_secs(100), async || {
+        let open: usize = harness.engines.iter().map(|(_, engine)| engine.running()).sum();
+        (open == STREAMS && begun.load(Ordering::Relaxed) == STREAMS).then_some(())
+    });
+    open.await.unwrap();
+    println!("{STREAMS} open at once after {:.1} s", started.elapsed().as_secs_f64());
+    harness.engines.iter().for_each(|(_, engine)| engine.release());
     let mut ids = Vec::with_capacity(STREAMS);
     while let Some(stream) = streams.join_next().await {
         let reply = stream.unwrap();

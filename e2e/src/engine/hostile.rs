@@ -3,9 +3,10 @@
 use super::format::{self, Cached, Piece};
 use super::job::Job;
 use super::pump;
+use std::sync::OnceLock;
 
 /// The most bytes of one hostile answer, before any decompression.
-const BYTES_MAX: usize = 2 << 20;
+const BYTES_MAX: usize = 1 << 20;
 /// Bytes that a compressed bomb expands to.
 const BOMB_BYTES: usize = 64 << 20;
 const CONTENT_TYPES: [&str; 8] = [
@@ -124,9 +125,15 @@ fn lines(random: &mut fastrand::Rng) -> Vec<u8> {
     (0..count).map(|_| LINES[random.usize(..LINES.len())]).collect::<String>().into_bytes()
 }
 
+/// Made once: compressing it takes longer than sending it.
 fn bomb() -> Vec<u8> {
+    static BOMB: OnceLock<Vec<u8>> = OnceLock::new();
+    BOMB.get_or_init(compress_bomb).clone()
+}
+
+fn compress_bomb() -> Vec<u8> {
     use std::io::Write;
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     let block = vec![b' '; 1 << 20];
     for _ in 0..BOMB_BYTES / block.len() {
         // Writing to memory does not fail.

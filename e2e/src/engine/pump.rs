@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
 
 /// What follows the last piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,10 @@ impl Account {
         self.state.books().update(self.index, change);
     }
 
+    pub fn gate(&self) -> watch::Receiver<bool> {
+        self.state.gate()
+    }
+
     pub fn close(&mut self, outcome: Outcome) {
         self.closed = true;
         self.update(|entry| entry.outcome = outcome);
@@ -66,13 +71,16 @@ pub struct Link {
     pub reset: Arc<AtomicBool>,
 }
 
+type Pause = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// A response body.
-#[derive(Debug)]
 pub struct Outgoing {
     pieces: VecDeque<Piece>,
     tail: Tail,
     interval: Duration,
-    pause: Option<Pin<Box<Sleep>>>,
+    pause: Option<Pause>,
+    /// Before the piece that leaves this many, wait until the engine is released.
+    gate: Option<(usize, watch::Receiver<bool>)>,
     length: Option<u64>,
     link: Link,
     /// How the books say it ended, if it ends as planned.
@@ -90,11 +98,19 @@ impl Outgoing {
         outcome: Outcome,
     ) -> Self {
         let length = sized.then(|| pieces.iter().map(|piece| piece.bytes.len() as u64).sum());
-        let mut body = Self { pieces: pieces.into(), tail, interval, pause: None, length, link, outcome };
+        let mut body =
+            Self { pieces: pieces.into(), tail, interval, pause: None, gate: None, length, link, outcome };
         if body.pieces.is_empty() && tail == Tail::End {
             body.link.account.close(outcome);
         }
         body
+    }
+
+    /// Holds the answer after `events` pieces until `gate` says true.
+    #[must_use]
+    pub fn gated(mut self, events: Option<usize>, gate: watch::Receiver<bool>) -> Self {
+        self.gate = events.map(|events| (self.pieces.len().saturating_sub(events), gate));
+        self
     }
 }
 
@@ -107,6 +123,16 @@ impl Body for Outgoing {
         if let Some(pause) = this.pause.as_mut() {
             ready!(pause.as_mut().poll(cx));
             this.pause = None;
+        }
+        if let Some((_, gate)) = this.gate.as_mut().filter(|(left, _)| *left == this.pieces.len()) {
+            let mut gate = gate.clone();
+            this.gate = None;
+            // A dropped engine releases too.
+            let mut wait: Pause = Box::pin(async move { drop(gate.wait_for(|open| *open).await) });
+            if wait.as_mut().poll(cx).is_pending() {
+                this.pause = Some(wait);
+                return Poll::Pending;
+            }
         }
         let Some(piece) = this.pieces.pop_front() else {
             return match this.tail {
@@ -132,7 +158,7 @@ impl Body for Outgoing {
             this.link.account.close(this.outcome);
         }
         if !this.interval.is_zero() {
-            this.pause = Some(Box::pin(tokio::time::sleep_until(Instant::now() + this.interval)));
+            this.pause = Some(Box::pin(sleep_until(Instant::now() + this.interval)));
         }
         Poll::Ready(Some(Ok(Frame::data(piece.bytes.into()))))
     }
@@ -155,23 +181,22 @@ pub async fn generate(tokens: u64, interval: Duration) {
 #[must_use]
 pub fn split(pieces: Vec<Piece>, seed: u64) -> Vec<Piece> {
     let mut random = fastrand::Rng::with_seed(seed);
-    let (mut out, mut held, mut output) = (Vec::new(), Vec::new(), 0);
-    let mut room = random.usize(1..120);
+    let mut bytes = Vec::new();
+    // Where each piece ended, and the tokens that were out by then.
+    let mut ends = VecDeque::new();
     for piece in pieces {
-        for byte in piece.bytes {
-            held.push(byte);
-            if held.len() == room {
-                out.push(Piece { bytes: std::mem::take(&mut held), output });
-                room = if random.u8(..8) == 0 { 1 } else { random.usize(1..400) };
-            }
+        bytes.extend_from_slice(&piece.bytes);
+        ends.push_back((bytes.len(), piece.output));
+    }
+    let (mut out, mut from, mut output) = (Vec::new(), 0, 0);
+    while from < bytes.len() {
+        let length = if random.u8(..8) == 0 { 1 } else { random.usize(1..400) };
+        let to = (from + length).min(bytes.len());
+        while let Some((_, tokens)) = ends.pop_front_if(|(end, _)| *end <= to) {
+            output = tokens;
         }
-        output = piece.output;
-    }
-    if !held.is_empty() {
-        out.push(Piece { bytes: held, output });
-    }
-    if let Some(last) = out.last_mut() {
-        last.output = output;
+        out.push(Piece { bytes: bytes[from..to].to_vec(), output });
+        from = to;
     }
     out
 }

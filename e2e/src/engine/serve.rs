@@ -245,7 +245,9 @@ fn finish(
     }
     // What isn't streamed was waited for already.
     let interval = if sized { Duration::ZERO } else { script.interval };
-    let body = Outgoing::new(pieces, tail, interval, sized, link, Outcome::Finished);
+    let gate = link.account.gate();
+    let body =
+        Outgoing::new(pieces, tail, interval, sized, link, Outcome::Finished).gated(script.hold_after, gate);
     build(200, content_type, encoding, body)
 }
 
