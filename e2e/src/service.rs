@@ -173,10 +173,16 @@ impl Service {
         Ok(Scrape::parse(&self.admin_get("/metrics").await?.text()))
     }
 
+    /// Where the exchange log lies.
+    #[must_use]
+    pub fn log_path(&self) -> PathBuf {
+        self.dir.join("state/exchanges.jsonl")
+    }
+
     /// The exchange log.
     #[must_use]
     pub fn records(&self) -> Records {
-        Records::read(&self.dir.join("state/exchanges.jsonl"))
+        Records::read(&self.log_path())
     }
 
     /// Waits until `enough` holds of the log.

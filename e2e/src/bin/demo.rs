@@ -1,0 +1,269 @@
+//! The main job on one machine: two engines, the service, Envoy with the filter; a short conversation through it, and what
+//! became of each request. `cargo xtask demo` builds what this needs.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use e2e::client::{self, Call, Reply};
+use e2e::engine::Engine;
+use e2e::envoy::{Envoy, Options};
+use e2e::parts;
+use e2e::process::{Process, free_port, wait_for};
+use e2e::records::Record;
+use e2e::service::Service;
+use serde_json::{Value, json};
+
+/// vLLM loads for 20 s; the first time, with cold files, for longer.
+const ENGINE_READY: Duration = Duration::from_secs(300);
+const SETTLED: Duration = Duration::from_secs(10);
+const RULES: &str = "You are the keeper of a weir. You say how much water passed, where it went, and why it went there. \
+    You answer in short words, you never guess, and you name the gauge that you read. The gauges are called north, south, \
+    mill and tide; each is read every hour, and each reading is written into the book with its time.";
+const QUESTIONS: [&str; 4] = [
+    "How much water passed the north gauge this morning?",
+    "And how much of it went to the mill?",
+    "Why did the rest not go there?",
+    "Write that into the book.",
+];
+
+struct Arguments {
+    once: bool,
+    vllm: bool,
+}
+
+fn arguments() -> Result<Arguments> {
+    let mut arguments = Arguments { once: false, vllm: false };
+    let mut list = std::env::args().skip(1);
+    while let Some(word) = list.next() {
+        match word.as_str() {
+            "--once" => arguments.once = true,
+            "--engine" => match list.next().as_deref() {
+                Some("vllm") => arguments.vllm = true,
+                Some("sim") => arguments.vllm = false,
+                other => bail!("--engine takes sim or vllm, not {other:?}"),
+            },
+            other => bail!("unknown argument {other:?}; known are --once and --engine sim|vllm"),
+        }
+    }
+    Ok(arguments)
+}
+
+/// The engines, whichever they are. Dropping them ends them.
+enum Engines {
+    Sim(Vec<Engine>),
+    Vllm(Vec<(Process, SocketAddr)>),
+}
+
+impl Engines {
+    async fn start(vllm: bool, dir: &Path) -> Result<Self> {
+        if !vllm {
+            let engines = ["one", "two"].into_iter().map(Engine::start).collect::<Result<Vec<_>>>()?;
+            return Ok(Self::Sim(engines));
+        }
+        println!("starting two vLLM engines on the CPU; this takes about half a minute");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("kits/vllm/up.sh");
+        let mut running = Vec::new();
+        for n in 0..2 {
+            let port = free_port()?;
+            let args = [script.display().to_string(), port.to_string()];
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            let kept: Vec<(String, String)> = std::env::vars()
+                .filter(|(name, _)| ["HOME", "PATH", "TOKENWEIR_CACHE"].contains(&name.as_str()))
+                .collect();
+            let env: Vec<(&str, &str)> =
+                kept.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            let log = dir.join(format!("vllm-{n}.log"));
+            let process = Process::start("vllm", Path::new("/bin/bash"), &args, &env, &log)?;
+            running.push((process, SocketAddr::from(([127, 0, 0, 1], port))));
+        }
+        for (process, address) in &mut running {
+            let ready = wait_for("vLLM's /health", ENGINE_READY, async || {
+                if !matches!(process.ended(), Ok(None)) {
+                    return Some(false);
+                }
+                let reply =
+                    client::send(*address, Call::get("/health").within(Duration::from_secs(2))).await.ok()?;
+                (reply.status == 200).then_some(true)
+            });
+            if !ready.await? {
+                bail!("vLLM did not start\n{}", process.tail());
+            }
+        }
+        Ok(Self::Vllm(running))
+    }
+
+    /// vLLM ends its worker processes when it is asked to end, not when it is killed.
+    async fn stop(self) {
+        let Self::Vllm(engines) = self else { return };
+        for (process, _) in &engines {
+            drop(process.signal(rustix::process::Signal::TERM));
+        }
+        for (mut process, _) in engines {
+            drop(process.wait(Duration::from_secs(20)).await);
+        }
+    }
+
+    fn addresses(&self) -> Vec<SocketAddr> {
+        match self {
+            Self::Sim(engines) => engines.iter().map(|engine| engine.address).collect(),
+            Self::Vllm(engines) => engines.iter().map(|(_, address)| *address).collect(),
+        }
+    }
+}
+
+struct Stage {
+    engines: Engines,
+    service: Service,
+    envoy: Envoy,
+    _dir: tempfile::TempDir,
+}
+
+impl Stage {
+    async fn start(vllm: bool) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("tokenweir-demo-").tempdir()?;
+        let engines = Engines::start(vllm, dir.path()).await?;
+        let mut service = Service::prepare(&dir.path().join("service"), false)?;
+        service.config["pools"] = json!([{"name": "a", "models": ["tiny-llama"], "strategy": "round_robin"}]);
+        let endpoints = engines.addresses();
+        service.write_endpoints(&[(
+            "a".to_owned(),
+            endpoints.iter().map(|address| (*address, true)).collect(),
+        )])?;
+        service.start().await?;
+        let options = Options {
+            pools: vec![("a".to_owned(), endpoints), ("b".to_owned(), Vec::new())],
+            ext_proc_address: service.grpc.clone(),
+            wasm: Some(parts::wasm()?),
+            ..Options::default()
+        };
+        let envoy = Envoy::start(&dir.path().join("envoy"), options).await?;
+        Ok(Self { engines, service, envoy, _dir: dir })
+    }
+
+    async fn ask(&self, call: Call) -> Result<(Reply, Record, String)> {
+        let reply = client::send(self.envoy.address, call.header("x-tenant", "demo")).await?;
+        if reply.status != 200 {
+            bail!("{}: {}", reply.status, reply.text());
+        }
+        let id = self.newest_pick().await?;
+        let exchange = id["exchange"].as_str().unwrap_or_default().to_owned();
+        let log = self
+            .service
+            .records_when("the record of this request", SETTLED, |log| {
+                log.newest().contains_key(exchange.as_str())
+            })
+            .await?;
+        let record = log.newest().get(exchange.as_str()).copied().cloned().context("the record")?;
+        let why =
+            format!("{}, {}", id["strategy"].as_str().unwrap_or("?"), id["reason"].as_str().unwrap_or("?"));
+        Ok((reply, record, why))
+    }
+
+    async fn newest_pick(&self) -> Result<Value> {
+        Ok(self.service.admin_get("/debug/picks").await?.json()["picks"][0].clone())
+    }
+}
+
+fn tell(what: &str, record: &Record, why: &str, reply: &Reply) {
+    let count = |n: Option<u64>| n.map_or_else(|| "unknown".to_owned(), |n| n.to_string());
+    let ttft = record.ttft_us.map_or_else(|| "-".to_owned(), |us| format!("{:.1} ms", us as f64 / 1000.0));
+    let usage = &record.usage;
+    println!("{what}");
+    println!("    endpoint {} ({why})", record.endpoint.as_deref().unwrap_or("none"));
+    println!(
+        "    tokens in {}, out {}, cached {}   time to first token {ttft}   usage {}, end {}",
+        count(usage.input),
+        count(usage.output),
+        count(usage.cached),
+        record.usage_source.as_deref().unwrap_or("?"),
+        record.end.as_deref().unwrap_or("?")
+    );
+    let leaked = reply.text().contains("\"usage\"") && record.api.as_deref() == Some("chat_completions");
+    println!(
+        "    {}",
+        if leaked { "the client saw usage" } else { "as the engine alone would have answered it" }
+    );
+}
+
+async fn converse(stage: &Stage) -> Result<()> {
+    let mut messages = vec![json!({"role": "system", "content": RULES})];
+    for (turn, question) in (1..).zip(QUESTIONS) {
+        messages.push(json!({"role": "user", "content": question}));
+        let body = json!({"model": "tiny-llama", "messages": messages, "max_tokens": 24, "stream": true, "temperature": 0});
+        let (reply, record, why) = stage.ask(Call::json("/v1/chat/completions", &body)).await?;
+        tell(&format!("turn {turn}, POST /v1/chat/completions, streamed"), &record, &why, &reply);
+        messages.push(json!({"role": "assistant", "content": reply.answer()}));
+    }
+    let body = json!({"model": "tiny-llama", "max_tokens": 12, "system": RULES,
+        "messages": [{"role": "user", "content": "Thank you."}]});
+    let (reply, record, why) = stage.ask(Call::json("/v1/messages", &body)).await?;
+    tell("POST /v1/messages, one JSON answer", &record, &why, &reply);
+    let refused = client::send(
+        stage.envoy.address,
+        Call::json("/v1/chat/completions", &json!({"model": "gpt-9", "messages": []})),
+    )
+    .await?;
+    println!("a model that nobody serves: {} {}", refused.status, refused.text());
+    Ok(())
+}
+
+async fn show_metrics(stage: &Stage) -> Result<()> {
+    let text = stage.service.admin_get("/metrics").await?.text();
+    println!("\nhttp://{}/metrics says:", stage.service.admin);
+    let shown = [
+        "tokenweir_requests_total",
+        "tokenweir_input_tokens_total",
+        "tokenweir_output_tokens_total",
+        "tokenweir_cached_tokens_total",
+        "tokenweir_picks_total",
+        "tokenweir_in_flight",
+        "tokenweir_time_to_first_token_seconds_sum",
+        "tokenweir_time_to_first_token_seconds_count",
+        "tokenweir_unmetered_total",
+        "tokenweir_rejects_total",
+    ];
+    for line in text.lines().filter(|line| shown.iter().any(|name| line.starts_with(name))) {
+        println!("    {line}");
+    }
+    Ok(())
+}
+
+fn invite(stage: &Stage) {
+    let envoy = stage.envoy.address;
+    println!("\nIt stays up until Ctrl-C. Try:");
+    println!("  curl http://{envoy}/v1/models");
+    println!(
+        "  curl -N http://{envoy}/v1/chat/completions -H 'content-type: application/json' -H 'x-tenant: me' \\\n    \
+         -d '{{\"model\":\"tiny-llama\",\"stream\":true,\"max_tokens\":20,\"messages\":[{{\"role\":\"user\",\"content\":\"hello\"}}]}}'"
+    );
+    println!("  curl http://{}/debug/picks", stage.service.admin);
+    println!("  curl http://{}/metrics", stage.service.admin);
+    println!("  curl http://{}/stats?filter=wasmcustom   (the filter's own counters)", stage.envoy.admin);
+    println!("  tail -f {}", stage.service.log_path().display());
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let arguments = arguments()?;
+    let stage = Stage::start(arguments.vllm).await?;
+    let engines: Vec<String> = stage.engines.addresses().iter().map(ToString::to_string).collect();
+    println!(
+        "client -> Envoy {} -> tokenweir {} -> engines {}\n",
+        stage.envoy.address,
+        stage.service.grpc,
+        engines.join(", ")
+    );
+    let told = async {
+        converse(&stage).await?;
+        show_metrics(&stage).await
+    };
+    let told = told.await;
+    if told.is_ok() && !arguments.once {
+        invite(&stage);
+        tokio::signal::ctrl_c().await?;
+    }
+    stage.engines.stop().await;
+    told
+}

@@ -1,0 +1,91 @@
+//! The books of open exchanges, in shards so that streams and reports rarely wait for each other.
+
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ext_proc_meter::{Book, Effect, Leases, Outcome};
+use proto_tokenweir::token::ExchangeId;
+use proto_tokenweir::v1::{ExchangeToken, UsageEvent};
+
+const SHARDS: usize = 16;
+/// Open exchanges in all; beyond it requests are answered 503.
+pub(crate) const OPEN_MAX: usize = 1 << 20;
+/// Leases closed in one step, so that no lock is held long.
+const EXPIRE_MAX: usize = 256;
+
+pub(crate) struct Books {
+    shards: Vec<Mutex<Book>>,
+}
+
+impl Books {
+    pub(crate) fn new(leases: Leases) -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::new(Book::new(leases, OPEN_MAX / SHARDS))).collect() }
+    }
+
+    fn shard(&self, id: ExchangeId) -> Option<MutexGuard<'_, Book>> {
+        // Ids are random, so any byte spreads them evenly.
+        let index = usize::from(id.0[0]) % SHARDS;
+        self.shards.get(index).map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn open(&self, id: ExchangeId, token: ExchangeToken, holds: SocketAddr, now_ms: u64) -> bool {
+        self.shard(id).is_some_and(|mut book| book.open(id, token, holds, now_ms))
+    }
+
+    pub(crate) fn serve(
+        &self,
+        id: ExchangeId,
+        status: u32,
+        served: Option<SocketAddr>,
+        now_ms: u64,
+    ) -> Vec<Effect> {
+        // Closed already (its report came first): nothing is left to move.
+        self.shard(id).and_then(|mut book| book.serve(id, status, served, now_ms).ok()).unwrap_or_default()
+    }
+
+    pub(crate) fn abandon(&self, id: ExchangeId, now_ms: u64) {
+        if let Some(mut book) = self.shard(id) {
+            book.abandon(id, now_ms);
+        }
+    }
+
+    pub(crate) fn close_by_stream(&self, id: ExchangeId, now_ms: u64) -> Vec<Effect> {
+        self.shard(id).map(|mut book| book.close_by_stream(id, now_ms)).unwrap_or_default()
+    }
+
+    pub(crate) fn report(
+        &self,
+        id: ExchangeId,
+        token: &ExchangeToken,
+        event: &UsageEvent,
+        now_ms: u64,
+    ) -> Outcome {
+        self.shard(id).map_or(Outcome::Empty, |mut book| book.report(id, token, event, now_ms))
+    }
+
+    pub(crate) fn recall(&self, id: ExchangeId, revision: u32) {
+        if let Some(mut book) = self.shard(id) {
+            book.recall(id, revision);
+        }
+    }
+
+    /// Closes what has outlived its lease.
+    pub(crate) fn expire(&self, now_ms: u64) -> Vec<Effect> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            loop {
+                let (effects, more) =
+                    shard.lock().unwrap_or_else(PoisonError::into_inner).expire(now_ms, EXPIRE_MAX);
+                all.extend(effects);
+                if !more {
+                    break;
+                }
+            }
+        }
+        all
+    }
+
+    pub(crate) fn open_count(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).open_count()).sum()
+    }
+}

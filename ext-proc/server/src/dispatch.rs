@@ -1,0 +1,105 @@
+//! Answers an exchange's question: pick, reserve, seal the token, open the record. All of it without waiting.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ext_proc_exchange::{Answer, Denial, Grant, Inquiry, ResponseHead};
+use ext_proc_meter::Record;
+use proto_tokenweir::token::{ExchangeId, KeyRing, TOKEN_VERSION};
+use proto_tokenweir::v1::ExchangeToken;
+
+use crate::books::Books;
+use crate::clock::unix_ms;
+use crate::metrics::Metrics;
+use crate::picks::RecentPicks;
+use crate::pools::Pools;
+
+/// What decisions are made with, and where they are remembered.
+pub(crate) struct Dispatcher {
+    pub(crate) pools: Arc<Pools>,
+    pub(crate) books: Arc<Books>,
+    pub(crate) picks: Arc<RecentPicks>,
+    pub(crate) ring: Arc<KeyRing>,
+    pub(crate) metrics: Metrics,
+    pub(crate) replica: String,
+    pub(crate) token_lifetime: Duration,
+}
+
+impl Dispatcher {
+    /// Decides. The id is that of the exchange that is now open, if one is.
+    pub(crate) fn answer(&self, inquiry: &Inquiry) -> (Answer, Option<ExchangeId>) {
+        let Ok((strategy, pick)) = self.pools.pick(&inquiry.pool) else {
+            return (Answer::Denied(Denial::NoneReady), None);
+        };
+        let now_ms = unix_ms();
+        let mut bytes = [0; 16];
+        // The operating system's randomness can't fail once it is seeded; if it ever does, no exchange may be opened.
+        if getrandom::fill(&mut bytes).is_err() {
+            self.release(inquiry, &pick);
+            return (Answer::Denied(Denial::Full), None);
+        }
+        let id = ExchangeId(bytes);
+        let token = self.token(inquiry, id, &pick, now_ms);
+        let sealed = self.ring.seal(&token);
+        let opened = pick.order.first().is_some_and(|first| self.books.open(id, token, *first, now_ms));
+        if !opened {
+            self.release(inquiry, &pick);
+            return (Answer::Denied(Denial::Full), None);
+        }
+        self.metrics.picked(&inquiry.pool, pick.reason.as_label());
+        let grant = Grant { endpoints: pick.order.clone(), token: sealed };
+        self.picks.note(now_ms, id, (&inquiry.model, &inquiry.pool), strategy, pick);
+        (Answer::Granted(grant), Some(id))
+    }
+
+    fn release(&self, inquiry: &Inquiry, pick: &ext_proc_pick::Pick) {
+        if let Some(first) = pick.order.first() {
+            self.pools.release(&inquiry.pool, *first);
+        }
+    }
+
+    fn token(
+        &self,
+        inquiry: &Inquiry,
+        id: ExchangeId,
+        pick: &ext_proc_pick::Pick,
+        now_ms: u64,
+    ) -> ExchangeToken {
+        let lifetime_ms = u64::try_from(self.token_lifetime.as_millis()).unwrap_or(u64::MAX);
+        ExchangeToken {
+            version: TOKEN_VERSION,
+            exchange: id.0.to_vec(),
+            replica: self.replica.clone(),
+            tenant: inquiry.tenant.clone(),
+            key_id: String::new(),
+            api: inquiry.api.as_label().to_owned(),
+            model: inquiry.model.clone(),
+            pool: inquiry.pool.clone(),
+            endpoints: pick.order.iter().map(ToString::to_string).collect(),
+            price_version: String::new(),
+            policy_digests: Vec::new(),
+            issued_unix_ms: now_ms,
+            expires_unix_ms: now_ms.saturating_add(lifetime_ms),
+            request_id: inquiry.request_id.clone(),
+            stream: inquiry.stream,
+        }
+    }
+
+    /// The response has begun.
+    pub(crate) fn served(&self, id: ExchangeId, head: ResponseHead) {
+        let effects = self.books.serve(id, head.status, head.upstream, unix_ms());
+        let records = self.pools.perform(effects);
+        debug_assert!(records.is_empty(), "the start of a response closes nothing");
+    }
+
+    /// Envoy left after the verdict and before the response.
+    pub(crate) fn abandoned(&self, id: ExchangeId) {
+        self.books.abandon(id, unix_ms());
+    }
+
+    /// A held stream has ended, and the exchange with it.
+    pub(crate) fn ended(&self, id: ExchangeId) -> Vec<Record> {
+        let effects = self.books.close_by_stream(id, unix_ms());
+        self.pools.perform(effects)
+    }
+}

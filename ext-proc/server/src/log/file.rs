@@ -1,0 +1,121 @@
+//! The file behind the exchange log: whole lines or nothing.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use proto_tokenweir::token::ExchangeId;
+use serde::Deserialize;
+
+/// The file that is written; older ones are `exchanges-<unix ms>.jsonl`.
+pub(crate) const FILE_NAME: &str = "exchanges.jsonl";
+/// A file this long is put aside and a new one begun, bytes. None is ever deleted here: they are what is billed from.
+const ROTATE_BYTES: u64 = 1 << 30;
+
+/// What a restart needs of a line.
+#[derive(Deserialize)]
+struct Closed {
+    exchange: String,
+    revision: u32,
+    ended_unix_ms: u64,
+}
+
+pub(super) struct LogFile {
+    path: PathBuf,
+    file: File,
+    /// Bytes of whole lines.
+    length: u64,
+    rotate_bytes: u64,
+}
+
+impl LogFile {
+    pub(super) fn open(
+        state_dir: &Path,
+        since_ms: u64,
+        mut recall: impl FnMut(ExchangeId, u32),
+    ) -> io::Result<Self> {
+        if let Some(previous) = newest_rotated(state_dir)? {
+            read(&mut BufReader::new(File::open(previous)?), since_ms, &mut recall)?;
+        }
+        let path = state_dir.join(FILE_NAME);
+        let mut file = OpenOptions::new().create(true).read(true).append(true).open(&path)?;
+        let length = read(&mut BufReader::new(&mut file), since_ms, &mut recall)?;
+        let found = file.metadata()?.len();
+        if found > length {
+            tracing::warn!(bytes = found - length, "cut a torn line off the exchange log; it was never acknowledged");
+            file.set_len(length)?;
+        }
+        file.seek(SeekFrom::End(0))?;
+        Ok(Self { path, file, length, rotate_bytes: ROTATE_BYTES })
+    }
+
+    #[cfg(test)]
+    pub(super) fn rotate_at(mut self, bytes: u64) -> Self {
+        self.rotate_bytes = bytes;
+        self
+    }
+
+    /// Appends whole lines; on an error nothing of them stays.
+    pub(super) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+        if lines.is_empty() {
+            return Ok(());
+        }
+        if self.length >= self.rotate_bytes {
+            self.rotate()?;
+        }
+        if let Err(error) = self.file.write_all(lines) {
+            self.file.set_len(self.length)?;
+            return Err(error);
+        }
+        self.length += lines.len() as u64;
+        Ok(())
+    }
+
+    fn rotate(&mut self) -> io::Result<()> {
+        self.file.sync_all()?;
+        let aside = self.path.with_file_name(format!("exchanges-{}.jsonl", crate::clock::unix_ms()));
+        std::fs::rename(&self.path, aside)?;
+        self.file = OpenOptions::new().create(true).read(true).append(true).open(&self.path)?;
+        self.length = 0;
+        Ok(())
+    }
+
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.file.sync_all()
+    }
+}
+
+/// Reads whole lines; gives their length. A line that isn't a record is left alone and skipped.
+fn read(
+    file: &mut impl BufRead,
+    since_ms: u64,
+    recall: &mut impl FnMut(ExchangeId, u32),
+) -> io::Result<u64> {
+    let mut length = 0u64;
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = file.read_until(b'\n', &mut line)?;
+        if line.last() != Some(&b'\n') {
+            return Ok(length);
+        }
+        length += read as u64;
+        let Ok(closed) = serde_json::from_slice::<Closed>(&line) else { continue };
+        if let (true, Some(id)) = (closed.ended_unix_ms >= since_ms, ExchangeId::from_hex(&closed.exchange)) {
+            recall(id, closed.revision);
+        }
+    }
+}
+
+fn newest_rotated(state_dir: &Path) -> io::Result<Option<PathBuf>> {
+    let mut newest: Option<PathBuf> = None;
+    for entry in std::fs::read_dir(state_dir)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let rotated = name.starts_with("exchanges-") && name.ends_with(".jsonl");
+        if rotated && newest.as_ref().is_none_or(|before| before < &path) {
+            newest = Some(path);
+        }
+    }
+    Ok(newest)
+}

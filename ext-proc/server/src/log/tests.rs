@@ -1,0 +1,68 @@
+use super::file::{FILE_NAME, LogFile};
+use super::*;
+
+fn id(n: u8) -> ExchangeId {
+    ExchangeId([n; 16])
+}
+
+fn metrics() -> Metrics {
+    let text = "pools: [{name: a, models: [m]}]\nendpoints: {file: e.yaml}\n";
+    let config = crate::config::Config::parse(text, Path::new("test.yaml")).expect("a good configuration");
+    Metrics::new(&config)
+}
+
+fn line(n: u8, revision: u32, ended: u64) -> String {
+    format!("{{\"exchange\":\"{}\",\"revision\":{revision},\"ended_unix_ms\":{ended},\"more\":1}}\n", id(n))
+}
+
+fn recalled(dir: &Path, since_ms: u64) -> Vec<(ExchangeId, u32)> {
+    let mut all = Vec::new();
+    LogFile::open(dir, since_ms, |id, revision| all.push((id, revision))).expect("opens");
+    all
+}
+
+#[test]
+fn a_restart_recalls_whole_lines_and_cuts_a_torn_one_off() {
+    let dir = tempfile::tempdir().expect("dir");
+    let path = dir.path().join(FILE_NAME);
+    let whole = line(1, 0, 50) + "not a record\n" + &line(1, 1, 60) + &line(2, 1, 10);
+    std::fs::write(&path, whole.clone() + "{\"exchange\":\"torn").expect("write");
+    assert_eq!(recalled(dir.path(), 20), [(id(1), 0), (id(1), 1)]);
+    assert_eq!(std::fs::read_to_string(&path).expect("read"), whole);
+    let mut file = LogFile::open(dir.path(), 0, |_, _| ()).expect("opens");
+    file.append(line(3, 1, 70).as_bytes()).expect("writes");
+    assert_eq!(std::fs::read_to_string(&path).expect("read"), whole + &line(3, 1, 70));
+}
+
+#[test]
+fn a_long_file_is_put_aside_and_still_recalled() {
+    let dir = tempfile::tempdir().expect("dir");
+    let mut file = LogFile::open(dir.path(), 0, |_, _| ()).expect("opens").rotate_at(10);
+    file.append(line(1, 1, 50).as_bytes()).expect("writes");
+    file.append(line(2, 1, 51).as_bytes()).expect("writes");
+    assert_eq!(recalled(dir.path(), 0), [(id(1), 1), (id(2), 1)]);
+    assert_eq!(std::fs::read_to_string(dir.path().join(FILE_NAME)).expect("read"), line(2, 1, 51));
+}
+
+#[tokio::test]
+async fn what_is_confirmed_is_in_the_file() {
+    let dir = tempfile::tempdir().expect("dir");
+    let (log, thread) = ExchangeLog::open(dir.path(), 0, &metrics(), |_, _| ()).expect("opens");
+    log.queue.send(Item::Line(line(1, 1, 5).into_bytes())).await.ok().expect("queue");
+    log.written(Duration::from_secs(10)).await.expect("written");
+    let text = std::fs::read_to_string(dir.path().join(FILE_NAME)).expect("read");
+    assert_eq!(text, line(1, 1, 5));
+    drop(log);
+    thread.join().expect("the writer ends with its last sender");
+}
+
+#[test]
+fn a_disk_that_refuses_leaves_no_torn_line() {
+    // /dev/full takes nothing: every write fails with "no space left".
+    let dir = tempfile::tempdir().expect("dir");
+    std::os::unix::fs::symlink("/dev/full", dir.path().join(FILE_NAME)).expect("link");
+    let opened = LogFile::open(dir.path(), 0, |_, _| ());
+    if let Ok(mut file) = opened {
+        assert!(file.append(line(1, 1, 5).as_bytes()).is_err());
+    }
+}
