@@ -159,6 +159,9 @@ fn labels_cannot_grow_without_bound() {
     assert!(requests.iter().any(|line| line.contains("model=\"none\",pool=\"none\"")));
     assert!(requests.iter().any(|line| line.contains("status=\"0\",status_class=\"none\"")));
     assert!(!text.contains("raw text"));
+    // What is no HTTP status is no label.
+    assert!(requests.iter().any(|line| line.contains("status=\"599\",status_class=\"5xx\"")));
+    assert!(!requests.iter().any(|line| line.contains("status=\"99\"") || line.contains("status=\"600\"")));
     let inputs =
         text.lines().filter(|line| line.starts_with("tokenweir_input_tokens_total{model=\"m\"")).count();
     assert_eq!(inputs, usize::from(TENANT_LABELS_MAX) + 1);
