@@ -4,6 +4,7 @@ use e2e::Harness;
 use e2e::bodies::{Wish, chat, chat_call};
 use e2e::client::Call;
 use e2e::client::load::{Until, run};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Most that Envoy may grow by, in bytes: two instances of the filter on two workers, and what is in flight.
@@ -41,6 +42,13 @@ async fn hostile_answers_kill_no_vm() {
     assert_eq!(harness.envoy.vms_alive().await.unwrap(), alive, "a VM died");
     let failed = harness.envoy.stats("wasm.*(fail|crash|recover_error)").await.unwrap();
     assert!(failed.values().all(|count| *count == 0), "{failed:?}");
+    let mut details = BTreeMap::<String, u64>::new();
+    for line in harness.envoy.access_log().await.unwrap() {
+        let text = line["details"].as_str().unwrap_or("");
+        *details.entry(text.split('{').next().unwrap_or("").to_owned()).or_default() += 1;
+    }
+    println!("response code details: {details:?}");
+    assert!(details.keys().all(|text| !text.contains("wasm")), "a dead VM answered: {details:?}");
     assert!(grown < GROWTH_MAX, "Envoy grew by {grown} bytes");
     for n in 0..40 {
         // New connections, so that both workers are met.
