@@ -71,10 +71,9 @@ pub fn tokenweir() -> Result<PathBuf> {
 pub fn tokenweir_with_faults() -> Result<PathBuf> {
     let candidates: Vec<PathBuf> = target_dirs()
         .iter()
-        .flat_map(|dir| [dir.join("faults/debug/tokenweir"), dir.join("faults/release/tokenweir")])
+        .flat_map(|dir| ["faults/tokenweir", "faults/debug/tokenweir"].map(|name| dir.join(name)))
         .collect();
-    let made_by = "cargo build -p ext-proc-server --features faults --target-dir target/faults";
-    find("the tokenweir binary with faults", "TOKENWEIR_FAULTS_BIN", made_by, &candidates)
+    find("the tokenweir binary with faults", "TOKENWEIR_FAULTS_BIN", "cargo xtask e2e envoy", &candidates)
 }
 
 /// The filter, `tokenweir.wasm`.
