@@ -1,7 +1,7 @@
 //! The file behind the exchange log: whole lines or nothing.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use proto_tokenweir::token::ExchangeId;
@@ -11,6 +11,9 @@ use serde::Deserialize;
 pub(crate) const FILE_NAME: &str = "exchanges.jsonl";
 /// A file this long is put aside and a new one begun, bytes. None is ever deleted here: they are what is billed from.
 const ROTATE_BYTES: u64 = 1 << 30;
+
+/// Longest line that is read back, bytes; far above what a record can be.
+const LINE_BYTES_MAX: u64 = 1 << 20;
 
 /// What a restart needs of a line.
 #[derive(Deserialize)]
@@ -39,14 +42,26 @@ impl LogFile {
         }
         let path = state_dir.join(FILE_NAME);
         let mut file = OpenOptions::new().create(true).read(true).append(true).open(&path)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            let text = format!("{} is not a regular file; move it away", path.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
         let length = read(&mut BufReader::new(&mut file), since_ms, &mut recall)?;
-        let found = file.metadata()?.len();
+        let found = metadata.len();
         if found > length {
             tracing::warn!(bytes = found - length, "cut a torn line off the exchange log; it was never acknowledged");
             file.set_len(length)?;
         }
         file.seek(SeekFrom::End(0))?;
         Ok(Self { path, file, length, rotate_bytes: ROTATE_BYTES })
+    }
+
+    /// As if the disk refused: the file can't be written.
+    #[cfg(test)]
+    pub(super) fn refusing(mut self) -> Self {
+        self.file = File::open(&self.path).expect("opens for reading");
+        self
     }
 
     #[cfg(test)]
@@ -95,9 +110,10 @@ fn read(
     let mut line = Vec::new();
     loop {
         line.clear();
-        let read = file.read_until(b'\n', &mut line)?;
+        let read = file.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
         if line.last() != Some(&b'\n') {
-            return Ok(length);
+            // The end of the file, or something that no writer of ours has made: cutting that off would not be ours.
+            return if (read as u64) < LINE_BYTES_MAX { Ok(length) } else { Err(not_a_log()) };
         }
         length += read as u64;
         let Ok(closed) = serde_json::from_slice::<Closed>(&line) else { continue };
@@ -105,6 +121,11 @@ fn read(
             recall(id, closed.revision);
         }
     }
+}
+
+fn not_a_log() -> io::Error {
+    let text = format!("the exchange log has a line of over {LINE_BYTES_MAX} bytes; move the file away");
+    io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
 fn newest_rotated(state_dir: &Path) -> io::Result<Option<PathBuf>> {

@@ -57,12 +57,23 @@ async fn what_is_confirmed_is_in_the_file() {
 }
 
 #[test]
-fn a_disk_that_refuses_leaves_no_torn_line() {
-    // /dev/full takes nothing: every write fails with "no space left".
+fn a_disk_that_refuses_is_an_error_and_leaves_no_torn_line() {
     let dir = tempfile::tempdir().expect("dir");
-    std::os::unix::fs::symlink("/dev/full", dir.path().join(FILE_NAME)).expect("link");
-    let opened = LogFile::open(dir.path(), 0, |_, _| ());
-    if let Ok(mut file) = opened {
-        assert!(file.append(line(1, 1, 5).as_bytes()).is_err());
-    }
+    let mut file = LogFile::open(dir.path(), 0, |_, _| ()).expect("opens");
+    file.append(line(1, 1, 5).as_bytes()).expect("writes");
+    let mut file = file.refusing();
+    assert!(file.append(line(2, 1, 5).as_bytes()).is_err());
+    assert_eq!(recalled(dir.path(), 0), [(id(1), 1)]);
+}
+
+#[test]
+fn what_is_not_a_log_is_refused_and_left_alone() {
+    let dir = tempfile::tempdir().expect("dir");
+    let path = dir.path().join(FILE_NAME);
+    std::os::unix::fs::symlink("/dev/zero", &path).expect("link");
+    assert!(LogFile::open(dir.path(), 0, |_, _| ()).is_err(), "it would be read for ever");
+    std::fs::remove_file(&path).expect("unlink");
+    std::fs::write(&path, "x".repeat(2 << 20)).expect("write");
+    assert!(LogFile::open(dir.path(), 0, |_, _| ()).is_err());
+    assert_eq!(std::fs::metadata(&path).expect("there").len(), 2 << 20, "not ours to cut");
 }
