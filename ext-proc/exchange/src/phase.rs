@@ -22,7 +22,7 @@ pub enum Phase {
     /// Nothing has come yet.
     AwaitHeaders(AwaitHeaders),
     /// The headers were good; the body is to come.
-    AwaitBody(AwaitBody),
+    AwaitBody(Box<AwaitBody>),
     /// The body was good; a decision is awaited.
     AwaitAnswer(Box<AwaitAnswer>),
     /// The verdict was given; the response is to come.
@@ -176,7 +176,7 @@ impl AwaitHeaders {
                     // The reply to the headers carries the verdict, so it waits for the body.
                     BodyMode::FullDuplex => Vec::new(),
                 };
-                (Phase::AwaitBody(AwaitBody { mode, api, tenant, head, body: Vec::new() }), effects)
+                (Phase::AwaitBody(Box::new(AwaitBody { mode, api, tenant, head, body: Vec::new() })), effects)
             }
         }
     }
@@ -223,7 +223,7 @@ impl AwaitBody {
         if end || self.mode == BodyMode::Buffered {
             return self.whole(false, rules);
         }
-        (Phase::AwaitBody(self), Vec::new())
+        (Phase::AwaitBody(Box::new(self)), Vec::new())
     }
 
     fn whole(self, trailers: bool, rules: &Rules) -> Step {

@@ -26,6 +26,8 @@ pub type RecentPicks = Arc<dyn Fn() -> Vec<u8> + Send + Sync>;
 pub struct Admin {
     /// Rendered at `/metrics`.
     pub metrics: Metrics,
+    /// Called before each rendering: sets the gauges that hold what is so at the moment.
+    pub gauges: Arc<dyn Fn() + Send + Sync>,
     /// Answered at `/readyz`.
     pub readiness: Readiness,
     /// Answered at `/debug/picks`.
@@ -57,6 +59,7 @@ async fn readyz(State(admin): State<Admin>) -> Response<Body> {
 }
 
 async fn metrics(State(admin): State<Admin>) -> Response<Body> {
+    (admin.gauges)();
     answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", admin.metrics.render())
 }
 

@@ -33,7 +33,7 @@ use crate::reports::Reports;
 use crate::service::{DrainSteps, Service, Shared};
 use crate::telemetry;
 
-/// How often leases are looked at and gauges set.
+/// How often leases are looked at.
 const TICK: Duration = Duration::from_secs(1);
 /// What an exchange gets whose stream Envoy dropped before the response began: the filter's report is due within
 /// milliseconds, a retry of it within seconds.
@@ -104,8 +104,10 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     tasks.spawn(until(app.stop.clone(), follow(newest, Arc::clone(&app.shared))));
     tasks.spawn(until(app.stop.clone(), tick(Arc::clone(&app.shared))));
     let picks = Arc::clone(&app.shared.dispatcher.picks);
+    let gauged = Arc::clone(&app.shared);
     let router = admin::router(Admin {
         metrics: metrics.clone(),
+        gauges: Arc::new(move || gauged.set_gauges()),
         readiness: app.readiness.clone(),
         picks: Arc::new(move || picks.to_json().to_string().into_bytes()),
     });
@@ -123,8 +125,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     };
     let servers = TaskTracker::new();
     for listener in listeners {
-        let serving =
-            listen::serve(listener, &config, services.clone(), app.shared.drain.closing.clone())?;
+        let serving = listen::serve(listener, &config, services.clone(), app.shared.drain.closing.clone())?;
         servers.spawn(serving);
     }
     servers.close();
@@ -230,12 +231,6 @@ async fn tick(shared: Arc<Shared>) {
     loop {
         ticks.tick().await;
         shared.expire_leases().await;
-        shared.metrics.open_exchanges(shared.dispatcher.books.open_count());
-        for (pool, candidates) in shared.dispatcher.pools.candidates() {
-            for candidate in candidates {
-                shared.metrics.in_flight(pool, candidate.address, u64::from(candidate.in_flight));
-            }
-        }
     }
 }
 
@@ -282,8 +277,12 @@ fn rules(config: &Config) -> Rules {
     for pool in &config.pools {
         let usage = match (pool.usage, pool.engine) {
             (UsageMode::Forced, _) => ext_proc_exchange::UsageMode::Forced,
-            (UsageMode::Inject, EngineKind::Vllm) => ext_proc_exchange::UsageMode::Inject { continuous: true },
-            (UsageMode::Inject, EngineKind::Openai) => ext_proc_exchange::UsageMode::Inject { continuous: false },
+            (UsageMode::Inject, EngineKind::Vllm) => {
+                ext_proc_exchange::UsageMode::Inject { continuous: true }
+            }
+            (UsageMode::Inject, EngineKind::Openai) => {
+                ext_proc_exchange::UsageMode::Inject { continuous: false }
+            }
         };
         let rule = |model: &String| (model.clone(), ModelRule { pool: pool.name.clone(), usage });
         models.extend(pool.models.iter().map(rule));

@@ -86,6 +86,9 @@ impl Books {
     }
 
     pub(crate) fn open_count(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).open_count()).sum()
+        self.shards
+            .iter()
+            .map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).open_count())
+            .sum()
     }
 }

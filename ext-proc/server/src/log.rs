@@ -24,6 +24,7 @@ const BATCH_MAX: usize = 1_024;
 /// Between two tries to write, when the disk refuses.
 const RETRY: Duration = Duration::from_millis(200);
 
+#[derive(Debug)]
 enum Item {
     Line(Vec<u8>),
     Barrier(oneshot::Sender<()>),
@@ -52,8 +53,9 @@ impl ExchangeLog {
         let file = LogFile::open(state_dir, since_ms, recall)?;
         let (queue, items) = mpsc::channel(QUEUE_MAX);
         let counted = metrics.clone();
-        let thread =
-            std::thread::Builder::new().name("exchange-log".into()).spawn(move || write(file, items, &counted))?;
+        let thread = std::thread::Builder::new()
+            .name("exchange-log".into())
+            .spawn(move || write(file, items, &counted))?;
         Ok((Self { queue, metrics: metrics.clone() }, thread))
     }
 
@@ -103,7 +105,10 @@ fn write(mut file: LogFile, mut items: mpsc::Receiver<Item>, metrics: &Metrics) 
             }
             std::thread::sleep(RETRY);
             if items.is_closed() && items.is_empty() {
-                tracing::error!(bytes = lines.len(), "the service ends with records that could not be written");
+                tracing::error!(
+                    bytes = lines.len(),
+                    "the service ends with records that could not be written"
+                );
                 return;
             }
         }

@@ -59,9 +59,9 @@ fn complain(text: &str, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-fn with_config(arg: &ConfigArg, then: fn(Config) -> ExitCode) -> ExitCode {
+fn with_config(arg: &ConfigArg, then: fn(&Config) -> ExitCode) -> ExitCode {
     match Config::load(&arg.config) {
-        Ok(config) => then(config),
+        Ok(config) => then(&config),
         Err(errors) => complain(&errors.to_string(), EXIT_CONFIG),
     }
 }
@@ -70,12 +70,12 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()
 }
 
-fn serve(config: Config) -> ExitCode {
+fn serve(config: &Config) -> ExitCode {
     if let Err(error) = telemetry::install_logs() {
         return complain(&error.to_string(), EXIT_CONFIG);
     }
     match runtime() {
-        Ok(runtime) => match runtime.block_on(app::run(config)) {
+        Ok(runtime) => match runtime.block_on(app::run(config.clone())) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => complain(&format!("tokenweir can't serve: {error}"), 1),
         },
@@ -83,17 +83,17 @@ fn serve(config: Config) -> ExitCode {
     }
 }
 
-fn check(config: Config) -> ExitCode {
-    match Endpoints::load(&config.endpoints.file, &config) {
+fn check(config: &Config) -> ExitCode {
+    match Endpoints::load(&config.endpoints.file, config) {
         Ok(_) => say(&format!("{} is good", config.file.display()), ExitCode::SUCCESS),
         Err(errors) => complain(&errors.to_string(), EXIT_CONFIG),
     }
 }
 
-fn examine(config: Config) -> ExitCode {
+fn examine(config: &Config) -> ExitCode {
     match runtime() {
         Ok(runtime) => {
-            let report = runtime.block_on(doctor::run(&config));
+            let report = runtime.block_on(doctor::run(config));
             say(&report.to_string(), if report.is_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         Err(error) => complain(&format!("tokenweir can't start its threads: {error}"), 1),

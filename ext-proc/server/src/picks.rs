@@ -44,7 +44,8 @@ impl RecentPicks {
         strategy: Strategy,
         pick: Pick,
     ) {
-        let note = Note { at_unix_ms, exchange, model: model.to_owned(), pool: pool.to_owned(), strategy, pick };
+        let note =
+            Note { at_unix_ms, exchange, model: model.to_owned(), pool: pool.to_owned(), strategy, pick };
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         if ring.len() >= RECENT_MAX {
             ring.pop_front();
@@ -89,7 +90,11 @@ mod tests {
     fn the_newest_pick_comes_first_and_the_ring_is_bounded() {
         let recent = RecentPicks::default();
         for n in 0..=RECENT_MAX as u64 {
-            let pick = Pick { order: vec![([127, 0, 0, 1], 9).into()], reason: Reason::Turn, candidates: Vec::new() };
+            let pick = Pick {
+                order: vec![([127, 0, 0, 1], 9).into()],
+                reason: Reason::Turn,
+                candidates: Vec::new(),
+            };
             recent.note(n, ExchangeId([1; 16]), ("m", "a"), Strategy::RoundRobin, pick);
         }
         let json = recent.to_json();

@@ -53,6 +53,16 @@ impl Shared {
         }
         self.log.append(records).await;
     }
+
+    /// Sets the gauges that hold what is so at the moment.
+    pub(crate) fn set_gauges(&self) {
+        self.metrics.open_exchanges(self.dispatcher.books.open_count());
+        for (pool, candidates) in self.dispatcher.pools.candidates() {
+            for candidate in candidates {
+                self.metrics.in_flight(pool, candidate.address, u64::from(candidate.in_flight));
+            }
+        }
+    }
 }
 
 /// A place among the streams; given back on drop.

@@ -29,7 +29,11 @@ pub(crate) fn count_reported(metrics: &Metrics, record: &Record, end: &v1::End, 
     series.ended(&Ended {
         duration: Duration::from_micros(end.duration_us),
         first_token,
-        tokens: Tokens { input: record.usage.input, output: record.usage.output, cached: record.usage.cached },
+        tokens: Tokens {
+            input: record.usage.input,
+            output: record.usage.output,
+            cached: record.usage.cached,
+        },
         gaps: end.gaps.as_ref().filter(|_| stream),
     });
     if let Some(reason) = unmetered(record) {

@@ -25,7 +25,10 @@ async fn port() -> Port {
     let text = "pools: [{name: a, models: [m]}]\nendpoints: {file: e.yaml}\n";
     let config = Config::parse(text, Path::new("tokenweir.yaml")).expect("valid");
     let picks: RecentPicks = Arc::new(|| br#"[{"pool":"a"}]"#.to_vec());
-    let admin = Admin { metrics: Metrics::new(&config), readiness: Readiness::default(), picks };
+    let metrics = Metrics::new(&config);
+    let counted = metrics.clone();
+    let gauges = Arc::new(move || counted.open_exchanges(7));
+    let admin = Admin { metrics, gauges, readiness: Readiness::default(), picks };
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let (address, stop) = (listener.local_addr().expect("an address"), CancellationToken::new());
     tokio::spawn(serve(listener, router(admin.clone()), stop.clone()));
@@ -71,6 +74,10 @@ async fn every_route_answers_what_it_should() {
     assert_eq!(status, 200);
     assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
     assert!(body.contains("\ntokenweir_lease_expired_total 1\n"), "{body}");
+    assert!(
+        body.contains("\ntokenweir_open_exchanges 7\n"),
+        "gauges are set when they are asked for: {body}"
+    );
 
     let (status, _, body) = port.ask("GET /debug/picks").await;
     assert_eq!((status, body.as_str()), (200, r#"[{"pool":"a"}]"#));

@@ -88,10 +88,8 @@ pub(super) fn serve<H: Health>(
         let tls = tls::server_config(files).map_err(|error| AppError::Tls(error.to_string()))?;
         server = server.tls_config(tls).map_err(|error| AppError::Tls(error.to_string()))?;
     }
-    let router = server
-        .add_service(services.ext_proc)
-        .add_service(services.reports)
-        .add_service(services.health);
+    let router =
+        server.add_service(services.ext_proc).add_service(services.reports).add_service(services.health);
     Ok(async move {
         let shutdown = closing.cancelled_owned();
         let served = match listener {

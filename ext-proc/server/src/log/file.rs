@@ -50,7 +50,10 @@ impl LogFile {
         let length = read(&mut BufReader::new(&mut file), since_ms, &mut recall)?;
         let found = metadata.len();
         if found > length {
-            tracing::warn!(bytes = found - length, "cut a torn line off the exchange log; it was never acknowledged");
+            tracing::warn!(
+                bytes = found - length,
+                "cut a torn line off the exchange log; it was never acknowledged"
+            );
             file.set_len(length)?;
         }
         file.seek(SeekFrom::End(0))?;
@@ -101,11 +104,7 @@ impl LogFile {
 }
 
 /// Reads whole lines; gives their length. A line that isn't a record is left alone and skipped.
-fn read(
-    file: &mut impl BufRead,
-    since_ms: u64,
-    recall: &mut impl FnMut(ExchangeId, u32),
-) -> io::Result<u64> {
+fn read(file: &mut impl BufRead, since_ms: u64, recall: &mut impl FnMut(ExchangeId, u32)) -> io::Result<u64> {
     let mut length = 0u64;
     let mut line = Vec::new();
     loop {

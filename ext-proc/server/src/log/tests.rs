@@ -48,7 +48,7 @@ fn a_long_file_is_put_aside_and_still_recalled() {
 async fn what_is_confirmed_is_in_the_file() {
     let dir = tempfile::tempdir().expect("dir");
     let (log, thread) = ExchangeLog::open(dir.path(), 0, &metrics(), |_, _| ()).expect("opens");
-    log.queue.send(Item::Line(line(1, 1, 5).into_bytes())).await.ok().expect("queue");
+    log.queue.send(Item::Line(line(1, 1, 5).into_bytes())).await.expect("queue");
     log.written(Duration::from_secs(10)).await.expect("written");
     let text = std::fs::read_to_string(dir.path().join(FILE_NAME)).expect("read");
     assert_eq!(text, line(1, 1, 5));

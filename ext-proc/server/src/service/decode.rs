@@ -37,9 +37,10 @@ pub(crate) fn body_mode(config: Option<&ProtocolConfiguration>) -> Option<BodyMo
 pub(crate) fn event(message: ProcessingRequest, tenant_header: &str) -> Option<Event> {
     Some(match message.request? {
         Request::RequestHeaders(headers) => Event::RequestHeaders(request_head(&headers, tenant_header)),
-        Request::RequestBody(body) => {
-            Event::RequestBody { chunk: body.body, end: body.end_of_stream || body.end_of_stream_without_message }
-        }
+        Request::RequestBody(body) => Event::RequestBody {
+            chunk: body.body,
+            end: body.end_of_stream || body.end_of_stream_without_message,
+        },
         Request::RequestTrailers(_) => Event::RequestTrailers,
         Request::ResponseHeaders(headers) => {
             Event::ResponseHeaders(response_head(&headers, &message.attributes))
@@ -49,7 +50,11 @@ pub(crate) fn event(message: ProcessingRequest, tenant_header: &str) -> Option<E
 }
 
 fn value(header: &HeaderValue) -> Option<&str> {
-    if header.raw_value.is_empty() { Some(&header.value) } else { std::str::from_utf8(&header.raw_value).ok() }
+    if header.raw_value.is_empty() {
+        Some(&header.value)
+    } else {
+        std::str::from_utf8(&header.raw_value).ok()
+    }
 }
 
 fn list(headers: Option<&HeaderMap>) -> impl Iterator<Item = &HeaderValue> {
@@ -107,12 +112,12 @@ fn response_head(headers: &HttpHeaders, attributes: &HashMap<String, Struct>) ->
         .and_then(value)
         .and_then(|text| text.parse().ok())
         .unwrap_or_default();
-    let upstream = attributes
-        .values()
-        .find_map(|fields| fields.fields.get("upstream.address"))
-        .and_then(|value| match value.kind.as_ref() {
-            Some(Kind::StringValue(text)) => text.parse::<SocketAddr>().ok(),
-            _ => None,
+    let upstream =
+        attributes.values().find_map(|fields| fields.fields.get("upstream.address")).and_then(|value| {
+            match value.kind.as_ref() {
+                Some(Kind::StringValue(text)) => text.parse::<SocketAddr>().ok(),
+                _ => None,
+            }
         });
     ResponseHead { status, upstream }
 }
@@ -160,7 +165,10 @@ mod tests {
         assert_eq!(tenant(&[]), TenantHeader::Absent);
         assert_eq!(tenant(&[("x-tenant", "a"), ("x-tenant", "a")]), TenantHeader::One("a".into()));
         assert_eq!(tenant(&[("x-tenant", "a"), ("x-tenant", "b")]), TenantHeader::Ambiguous);
-        assert_eq!(tenant(&[("x-tenant", "b"), ("x-tenant", "a"), ("x-tenant", "b")]), TenantHeader::Ambiguous);
+        assert_eq!(
+            tenant(&[("x-tenant", "b"), ("x-tenant", "a"), ("x-tenant", "b")]),
+            TenantHeader::Ambiguous
+        );
     }
 
     #[test]

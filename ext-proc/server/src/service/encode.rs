@@ -2,13 +2,13 @@
 
 use envoy_types::pb::envoy::config::core::v3::header_value_option::HeaderAppendAction;
 use envoy_types::pb::envoy::config::core::v3::{HeaderValue, HeaderValueOption};
-use envoy_types::pb::envoy::r#type::v3::HttpStatus;
 use envoy_types::pb::envoy::service::ext_proc::v3::body_mutation::Mutation;
 use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response;
 use envoy_types::pb::envoy::service::ext_proc::v3::{
     BodyMutation, BodyResponse, CommonResponse, HeaderMutation, HeadersResponse, ImmediateResponse,
     ProcessingResponse, StreamedBodyResponse, TrailersResponse,
 };
+use envoy_types::pb::envoy::r#type::v3::HttpStatus;
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{Struct, Value};
 use ext_proc_exchange::{BodyMode, Immediate, Reply, Verdict};
@@ -31,7 +31,7 @@ pub(crate) fn messages(reply: Reply, mode: BodyMode) -> Vec<ProcessingResponse> 
         Reply::Immediate(answer) => vec![message(Response::ImmediateResponse(immediate(answer)))],
         Reply::Verdict(verdict) => match mode {
             BodyMode::Buffered => vec![buffered(verdict)],
-            BodyMode::FullDuplex => full_duplex(verdict),
+            BodyMode::FullDuplex => full_duplex(&verdict),
         },
     }
 }
@@ -42,7 +42,11 @@ fn message(response: Response) -> ProcessingResponse {
 
 fn set(name: &str, value: String) -> HeaderValueOption {
     HeaderValueOption {
-        header: Some(HeaderValue { key: name.to_owned(), raw_value: value.into_bytes(), ..HeaderValue::default() }),
+        header: Some(HeaderValue {
+            key: name.to_owned(),
+            raw_value: value.into_bytes(),
+            ..HeaderValue::default()
+        }),
         append_action: HeaderAppendAction::OverwriteIfExistsOrAdd.into(),
         ..HeaderValueOption::default()
     }
@@ -94,9 +98,9 @@ fn buffered(mut verdict: Verdict) -> ProcessingResponse {
     ProcessingResponse { dynamic_metadata, ..message(reply) }
 }
 
-fn full_duplex(verdict: Verdict) -> Vec<ProcessingResponse> {
-    let headers = HeadersResponse { response: Some(common(&verdict, None)) };
-    let dynamic_metadata = Some(metadata(&verdict));
+fn full_duplex(verdict: &Verdict) -> Vec<ProcessingResponse> {
+    let headers = HeadersResponse { response: Some(common(verdict, None)) };
+    let dynamic_metadata = Some(metadata(verdict));
     let mut all = vec![ProcessingResponse { dynamic_metadata, ..message(Response::RequestHeaders(headers)) }];
     let mut pieces = verdict.body().chunks(DUPLEX_CHUNK_BYTES_MAX).peekable();
     while let Some(piece) = pieces.next() {

@@ -103,10 +103,14 @@ impl Served {
     pub(crate) async fn metric(&self, name: &str) -> f64 {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let mut socket = tokio::net::TcpStream::connect(self.admin).await.expect("admin");
-        socket.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.expect("ask");
+        socket
+            .write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            .await
+            .expect("ask");
         let mut text = String::new();
         socket.read_to_string(&mut text).await.expect("answer");
-        let value = |line: &str| line.rsplit(' ').next().and_then(|n| n.parse::<f64>().ok()).unwrap_or_default();
+        let value =
+            |line: &str| line.rsplit(' ').next().and_then(|n| n.parse::<f64>().ok()).unwrap_or_default();
         text.lines().filter(|line| line.starts_with(name)).map(value).sum()
     }
 }
@@ -168,7 +172,8 @@ impl Stream {
     }
 
     pub(crate) async fn body(&mut self, body: &[u8], end_of_stream: bool) {
-        self.say(Request::RequestBody(HttpBody { body: body.to_vec(), end_of_stream, ..Default::default() })).await;
+        self.say(Request::RequestBody(HttpBody { body: body.to_vec(), end_of_stream, ..Default::default() }))
+            .await;
     }
 
     pub(crate) async fn response_headers(&mut self, upstream: &str) {
@@ -184,7 +189,9 @@ impl Stream {
 
     /// The next reply; `None`: the stream has ended with OK.
     pub(crate) async fn reply(&mut self) -> Result<Option<ProcessingResponse>, Status> {
-        tokio::time::timeout(Duration::from_secs(20), self.receive.message()).await.expect("an answer in time")
+        tokio::time::timeout(Duration::from_secs(20), self.receive.message())
+            .await
+            .expect("an answer in time")
     }
 
     /// The verdict of a whole buffered request.
@@ -203,7 +210,10 @@ pub(crate) fn http_headers(list: &[(&str, &str)]) -> HttpHeaders {
         raw_value: value.as_bytes().to_vec(),
         ..Default::default()
     };
-    HttpHeaders { headers: Some(HeaderMap { headers: list.iter().map(header).collect() }), ..Default::default() }
+    HttpHeaders {
+        headers: Some(HeaderMap { headers: list.iter().map(header).collect() }),
+        ..Default::default()
+    }
 }
 
 /// The text of `key` in one namespace of a reply's dynamic metadata.

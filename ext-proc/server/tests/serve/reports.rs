@@ -3,14 +3,17 @@
 use envoy_types::pb::envoy::extensions::filters::http::ext_proc::v3::processing_mode::BodySendMode;
 use proto_tokenweir::REPORT_VERSION;
 use proto_tokenweir::token::KeyRing;
-use proto_tokenweir::v1::{End, EndReason, ReportAck, ReportBatch, Usage, UsageEvent, UsageSource, usage_event};
+use proto_tokenweir::v1::{
+    End, EndReason, ReportAck, ReportBatch, Usage, UsageEvent, UsageSource, usage_event,
+};
 
 use crate::play::{Served, Stream, metadata};
 
 async fn report(served: &Served, events: Vec<UsageEvent>) -> Result<ReportAck, tonic::Status> {
     let mut client = tonic::client::Grpc::new(served.channel().await);
     client.ready().await.expect("ready");
-    let batch = ReportBatch { version: REPORT_VERSION, reporter: "test".into(), sequence: 1, events, dropped: 0 };
+    let batch =
+        ReportBatch { version: REPORT_VERSION, reporter: "test".into(), sequence: 1, events, dropped: 0 };
     let path = http::uri::PathAndQuery::from_static("/tokenweir.v1.UsageReports/Report");
     let codec = tonic_prost::ProstCodec::default();
     client.unary(tonic::Request::new(batch), path, codec).await.map(tonic::Response::into_inner)
@@ -77,9 +80,14 @@ async fn forged_altered_expired_and_foreign_reports_are_refused_and_counted() {
     tokio::time::sleep(std::time::Duration::from_millis(3200)).await;
     let ack = report(&served, vec![end(&good, 1)]).await.expect("acknowledged");
     assert_eq!((ack.accepted, ack.refused), (0, 1), "past its lifetime");
-    assert!((served.metric("tokenweir_reports_total{event=\"end\",outcome=\"refused\"").await - 4.0).abs() < 0.1);
+    assert!(
+        (served.metric("tokenweir_reports_total{event=\"end\",outcome=\"refused\"").await - 4.0).abs() < 0.1
+    );
     let records = served.records();
-    assert!(records.iter().all(|record| record["usage_source"] == "none"), "only the lease has closed it: {records:?}");
+    assert!(
+        records.iter().all(|record| record["usage_source"] == "none"),
+        "only the lease has closed it: {records:?}"
+    );
 }
 
 #[tokio::test]
@@ -109,6 +117,7 @@ async fn a_batch_of_another_version_is_not_acknowledged() {
     let batch = ReportBatch { version: 9, ..ReportBatch::default() };
     let path = http::uri::PathAndQuery::from_static("/tokenweir.v1.UsageReports/Report");
     let codec = tonic_prost::ProstCodec::<ReportBatch, ReportAck>::default();
-    let answer: Result<tonic::Response<ReportAck>, _> = client.unary(tonic::Request::new(batch), path, codec).await;
+    let answer: Result<tonic::Response<ReportAck>, _> =
+        client.unary(tonic::Request::new(batch), path, codec).await;
     assert_eq!(answer.expect_err("refused").code(), tonic::Code::Unimplemented);
 }

@@ -42,7 +42,10 @@ async fn a_buffered_request_gets_its_verdict_and_the_stream_ends_with_ok_after_t
     assert_eq!(destination, "127.0.0.1:9001,127.0.0.1:9002");
     assert_eq!(metadata(&reply, "envoy.lb", "x-gateway-destination-endpoint"), Some(destination));
     assert!(metadata(&reply, "io.tokenweir", "token").is_some_and(|token| token.starts_with("tw1.own.")));
-    assert_eq!(metadata(&reply, "io.tokenweir", "plan").as_deref(), Some("1;chat_completions;stream;strip=all"));
+    assert_eq!(
+        metadata(&reply, "io.tokenweir", "plan").as_deref(),
+        Some("1;chat_completions;stream;strip=all")
+    );
     let removed = &common.header_mutation.as_ref().expect("mutation").remove_headers;
     assert_eq!(removed, &["x-tokenweir-pool"], "the client's copy goes first");
     assert!(common.clear_route_cache);
@@ -89,7 +92,10 @@ async fn full_duplex_sends_the_whole_body_back_in_small_chunks_and_ignores_a_dou
     }
     assert!(back == text.as_bytes(), "the body came back changed");
     stream.response_headers("127.0.0.1:9001").await;
-    assert!(matches!(stream.reply().await.expect("open").expect("reply").response, Some(Response::ResponseHeaders(_))));
+    assert!(matches!(
+        stream.reply().await.expect("open").expect("reply").response,
+        Some(Response::ResponseHeaders(_))
+    ));
     assert!(stream.reply().await.expect("OK").is_none());
 }
 
