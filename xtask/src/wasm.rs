@@ -137,6 +137,8 @@ fn install_debian_packages() -> Result<()> {
         bail!("{how}");
     }
     say(&format!("No toolchain for {TARGET}: installing Debian's {packages}"));
+    // A fresh machine has no package lists. If they can't be fetched, those that are there may still do.
+    drop(Command::new("/usr/bin/apt-get").args(["update", "--quiet=2"]).status());
     let status = Command::new("/usr/bin/apt-get")
         .env("DEBIAN_FRONTEND", "noninteractive")
         .args(["install", "--yes", "--no-install-recommends"])
