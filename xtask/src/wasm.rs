@@ -12,6 +12,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 
+use crate::suite::{say, workspace};
+
 const TARGET: &str = "wasm32-unknown-unknown";
 const CRATE: &str = "wasm-filter-shim";
 /// What cargo calls the artifact of [`CRATE`].
@@ -66,14 +68,6 @@ pub(crate) fn build(workspace: &Path) -> Result<Module> {
     Ok(Module { path, toolchain })
 }
 
-/// The workspace's root: cargo runs this program with the path of its own package.
-fn workspace() -> Result<PathBuf> {
-    let package = env::var_os("CARGO_MANIFEST_DIR").context("run this as `cargo xtask wasm`")?;
-    let root = Path::new(&package).parent().context("xtask lies in the workspace")?;
-    Ok(root.to_owned())
-}
-
-/// Whether the Rust that runs this has the target's standard library: by rustup, or from a distribution.
 fn rust_has_the_target() -> bool {
     let printed = Command::new("rustc").args(["--print", "target-libdir", "--target", TARGET]).output();
     printed.is_ok_and(|output| {
@@ -151,9 +145,4 @@ fn install_debian_packages() -> Result<()> {
 
 fn is_root() -> bool {
     Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0")
-}
-
-#[allow(clippy::print_stdout, reason = "what a task tells goes to its standard output")]
-fn say(line: &str) {
-    println!("{line}");
 }
