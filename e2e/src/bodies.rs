@@ -91,3 +91,12 @@ pub fn mixed(n: u64, tokens_max: u64) -> Call {
     }
     Call::json(path, &body)
 }
+
+/// How many choices an answer to `call` has: `n` for each prompt.
+#[must_use]
+pub fn choices(call: &Call) -> u64 {
+    let body: Value = serde_json::from_slice(&call.body).unwrap_or_default();
+    let prompts =
+        body["prompt"].as_array().filter(|list| list.iter().all(|one| !one.is_number())).map_or(1, Vec::len);
+    body["n"].as_u64().unwrap_or(1) * prompts as u64
+}

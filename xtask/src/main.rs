@@ -1,5 +1,6 @@
 //! The project's tasks: `cargo xtask <task>`.
 
+mod bench;
 mod ci;
 mod demo;
 mod e2e;
@@ -39,6 +40,15 @@ enum Task {
         #[arg(long)]
         full: bool,
     },
+    /// Measures, and reports.
+    Bench {
+        /// Which.
+        #[arg(value_enum)]
+        bench: Bench,
+        /// Where the result is written, as JSON.
+        #[arg(long)]
+        json: Option<String>,
+    },
     /// House rules that no compiler checks.
     Tidy,
 }
@@ -49,12 +59,19 @@ enum E2eSuite {
     Envoy,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum Bench {
+    /// Requests per second through Envoy with and without Tokenweir.
+    Throughput,
+}
+
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().task {
         Task::Demo(options) => demo::start(&options),
         Task::Ci { full } => ci::gate(full),
         Task::Wasm => wasm::run(),
         Task::E2e { suite: E2eSuite::Envoy, full } => e2e::envoy(full),
+        Task::Bench { bench: Bench::Throughput, json } => bench::throughput(json.as_deref()),
         Task::Tidy => tidy::check(),
     }
 }
