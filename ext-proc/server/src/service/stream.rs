@@ -94,10 +94,10 @@ impl ExchangeStream {
 
     /// Steps on one event, and on every answer that it leads to.
     fn take(&mut self, event: Event) {
-        #[cfg(feature = "faults")]
-        crate::faults::strike(self.phase.as_label());
         let mut next = Some(event);
         while let Some(event) = next.take() {
+            #[cfg(feature = "faults")]
+            crate::faults::strike(self.phase.as_label());
             let phase = std::mem::replace(&mut self.phase, Phase::Done);
             let (phase, effects) = step(phase, event, &self.shared.rules);
             self.phase = phase;

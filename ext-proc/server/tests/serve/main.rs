@@ -8,6 +8,7 @@
     reason = "a test: what fails here must stop it"
 )]
 
+mod edges;
 mod play;
 mod reports;
 mod streams;

@@ -38,10 +38,19 @@ fn free() -> SocketAddr {
 
 impl Served {
     pub(crate) async fn start(more: &str) -> Self {
+        Self::prepare("", more).await
+    }
+
+    /// With one more member of `listen`.
+    pub(crate) async fn start_with(listen: &str) -> Self {
+        Self::prepare(&format!(", {listen}"), "").await
+    }
+
+    async fn prepare(listen: &str, more: &str) -> Self {
         let dir = tempfile::tempdir().expect("dir");
         let (grpc, admin) = (free(), free());
         let config = format!(
-            "listen: {{grpc: [\"{grpc}\", \"unix:{0}/s.sock\"], admin: \"{admin}\"}}\nstate_dir: {0}/state\n\
+            "listen: {{grpc: [\"{grpc}\", \"unix:{0}/s.sock\"], admin: \"{admin}\"{listen}}}\nstate_dir: {0}/state\n\
              pools: [{{name: a, models: [m], strategy: round_robin}}, {{name: empty, models: [none]}}]\n\
              endpoints: {{file: {0}/endpoints.yaml}}\n{more}",
             dir.path().display()
