@@ -72,7 +72,9 @@ impl Default for Options {
             ext_proc: true,
             wasm: None,
             filter_settings: BTreeMap::new(),
-            buffer_bytes: 33 << 20,
+            // Just above the service's body limit, so that it answers 413 itself; and well below its message limit: a
+            // message that is too long fails the stream, and an open route would let the request pass.
+            buffer_bytes: (32 << 20) + (64 << 10),
             concurrency: 2,
             drain_time_s: 60,
             pools: Vec::new(),

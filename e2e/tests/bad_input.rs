@@ -119,6 +119,25 @@ async fn bodies_over_the_limit_are_413() {
     assert_eq!(harness.reached().0, 0);
 }
 
+/// An open route lets pass what the service can't answer; so no size of body may keep the service from answering. Around
+/// every limit, chunked and not: refused, and never passed on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_size_of_body_gets_past_the_service_on_an_open_route() {
+    let harness = Harness::builder().start().await.unwrap();
+    let buffer = usize::try_from(harness.envoy.options.buffer_bytes).unwrap();
+    let frame = r#"{"model":"tiny-llama","priority":-5,"messages":[{"role":"user","content":""}]}"#;
+    for limit in [32 << 20, buffer, 33 << 20] {
+        for size in [limit - 4096, limit - 20, limit - 1, limit, limit + 1, limit + 4096] {
+            let text = frame
+                .replace(r#""content":"""#, &format!(r#""content":"{}""#, "x".repeat(size - frame.len())));
+            assert_eq!(text.len(), size);
+            let reply = harness.send(Call::post("/v1/chat/completions", text).open()).await.unwrap();
+            assert!([400, 413].contains(&reply.status), "{size}: {} {}", reply.status, reply.text());
+        }
+    }
+    assert_eq!(harness.reached(), (0, 0));
+}
+
 /// 20 MB bodies with images pass beside small requests, on HTTP/1.1 and HTTP/2, and the small ones stay fast.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn big_bodies_pass_beside_small_ones() {

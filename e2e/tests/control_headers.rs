@@ -7,7 +7,7 @@ use e2e::client::{Call, send_h2};
 use std::time::Duration;
 
 /// Names that a client must not be able to set, in several spellings.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 19] = [
     "x-tokenweir-pool",
     "X-Tokenweir-Pool",
     "X-TOKENWEIR-POOL",
@@ -20,7 +20,22 @@ const NAMES: [&str; 12] = [
     "X-Data-Parallel-Rank",
     "x-data-parallel-rank",
     "x-prefiller-host-port",
+    "X-Prefiller-Url",
+    "x-encoder-hosts-ports",
+    "x-data-parallel-host-port",
+    "x-kv-cache-source-host-port",
+    "x-llm-d-inference-objective",
+    "X-LLM-D-Anything",
+    "x-gateway-inference-fairness-id",
 ];
+
+/// What may reach an engine with the service's own value only, or not at all.
+fn is_control(name: &str) -> bool {
+    NAMES.iter().any(|control| control.eq_ignore_ascii_case(name))
+        || ["x-tokenweir-", "x-gateway-destination-endpoint", "x-llm-d-", "x-gateway-inference-"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
+}
 
 /// What each forged header says: pool `b`'s endpoint, which must never be reached.
 fn forged(harness: &Harness, name: &str) -> String {
@@ -39,12 +54,7 @@ fn assert_untouched(harness: &Harness, requests: usize) {
                 let allowed = match name.as_str() {
                     "x-tokenweir-pool" => value == "a",
                     "x-gateway-destination-endpoint" => value.contains(&own),
-                    name => {
-                        !(name.starts_with("x-tokenweir-")
-                            || name.starts_with("x-gateway-destination-endpoint")
-                            || ["x-vllm-priority", "x-data-parallel-rank", "x-prefiller-host-port"]
-                                .contains(&name))
-                    }
+                    name => !is_control(name),
                 };
                 assert!(allowed, "{name}: {value} reached the engine");
             }

@@ -59,6 +59,7 @@ struct Open {
     ttft_us: Option<u64>,
     progress: u32,
     usage: Option<UsageRecord>,
+    abandoned: bool,
     lease_ms: u64,
 }
 
@@ -107,6 +108,7 @@ impl Book {
             ttft_us: None,
             progress: 0,
             usage: None,
+            abandoned: false,
             lease_ms,
         };
         if let Some(before) = self.open.insert(id, open) {
@@ -153,6 +155,9 @@ impl Book {
 
     /// Envoy dropped the stream before the response began: only the filter's report, due soon, can tell more.
     pub fn abandon(&mut self, id: ExchangeId, now_ms: u64) {
+        if let Some(open) = self.open.get_mut(&id) {
+            open.abandoned = true;
+        }
         self.renew(id, now_ms.saturating_add(self.leases.abandoned_ms));
     }
 
@@ -255,6 +260,7 @@ impl Book {
         record.endpoint = open.served;
         record.status = open.status;
         record.ttft_us = open.ttft_us;
+        record.flags.abandoned = open.abandoned && !open.first_token;
         if let Some(usage) = open.usage {
             record.usage = usage;
             record.usage_source = Source::Cumulative;

@@ -8,6 +8,9 @@ pub(crate) const REVISION_LEASE: u32 = 0;
 /// Revision of a close by the filter's report.
 pub(crate) const REVISION_REPORT: u32 = 1;
 
+/// Longest endpoint address that is written, characters: a report can say anything.
+const ADDRESS_CHARS_MAX: usize = 256;
+
 /// Tokens by the engine's own count; `None` is unknown, which is not zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageRecord {
@@ -121,6 +124,9 @@ pub struct RecordFlags {
     /// The engine stopped before the end.
     #[serde(default, skip_serializing_if = "is_false")]
     pub engine_abort: bool,
+    /// The request was dropped between its verdict and its response, most likely by the client.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub abandoned: bool,
     /// The report came after the lease had closed the exchange: this is a correction.
     #[serde(default, skip_serializing_if = "is_false")]
     pub late: bool,
@@ -216,7 +222,7 @@ impl Record {
     pub(crate) fn close_by_report(&mut self, end: &v1::End, late: bool) {
         self.revision = REVISION_REPORT;
         if !end.upstream_address.is_empty() {
-            self.endpoint = Some(end.upstream_address.clone());
+            self.endpoint = Some(end.upstream_address.chars().take(ADDRESS_CHARS_MAX).collect());
         }
         self.status = end.status;
         self.usage = end.usage.as_ref().map(UsageRecord::from).unwrap_or_default();
@@ -234,6 +240,7 @@ impl Record {
             error_event: flags.error_event,
             local_reply: flags.local_reply,
             engine_abort: flags.engine_abort,
+            abandoned: false,
             late,
         };
     }

@@ -37,7 +37,7 @@ use crate::telemetry;
 const TICK: Duration = Duration::from_secs(1);
 /// What an exchange gets whose stream Envoy dropped before the response began: the filter's report is due within
 /// milliseconds, a retry of it within seconds.
-const ABANDONED_LEASE: Duration = Duration::from_secs(30);
+const ABANDONED_LEASE: Duration = Duration::from_secs(5);
 /// How long connections and tasks get to end once every stream has.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -87,6 +87,8 @@ struct App {
 /// # Errors
 /// See [`AppError`]: only before the service is ready.
 pub async fn run(config: Config) -> Result<(), AppError> {
+    // Before anything is bound: who can connect can also ask us to end.
+    let mut signals = Signals::new().map_err(AppError::Signals)?;
     let config = Arc::new(config);
     let metrics = Metrics::new(&config);
     telemetry::install_panic_hook(metrics.clone());
@@ -95,7 +97,6 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     app.shared.dispatcher.pools.replace(&view(&first));
     let listeners = listen::bind(&config.listen).await?;
     let admin = listen::bind_admin(config.listen.admin).await?;
-    let mut signals = Signals::new().map_err(AppError::Signals)?;
 
     let tasks = &app.shared.tasks;
     let (newest, watcher) = endpoints::watch(Arc::clone(&config), first, metrics.clone(), app.stop.clone());
@@ -129,6 +130,8 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         servers.spawn(serving);
     }
     servers.close();
+    // They hold the log's queue open, whose writer ends with its last sender.
+    drop(services);
     app.readiness.set(Condition::Serving, true);
     tracing::info!(replica = config.replica, admin = %config.listen.admin, "serving");
 

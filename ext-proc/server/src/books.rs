@@ -7,24 +7,30 @@ use ext_proc_meter::{Book, Effect, Leases, Outcome};
 use proto_tokenweir::token::ExchangeId;
 use proto_tokenweir::v1::{ExchangeToken, UsageEvent};
 
-const SHARDS: usize = 16;
 /// Open exchanges in all; beyond it requests are answered 503.
 pub(crate) const OPEN_MAX: usize = 1 << 20;
-/// Leases closed in one step, so that no lock is held long.
-const EXPIRE_MAX: usize = 256;
 
 pub(crate) struct Books {
     shards: Vec<Mutex<Book>>,
 }
 
 impl Books {
+    /// Shards; a shard is named by its number.
+    pub(crate) const SHARDS: usize = 16;
+    /// Leases closed in one step, so that no lock is held long.
+    pub(crate) const EXPIRE_MAX: usize = 256;
+
     pub(crate) fn new(leases: Leases) -> Self {
-        Self { shards: (0..SHARDS).map(|_| Mutex::new(Book::new(leases, OPEN_MAX / SHARDS))).collect() }
+        Self {
+            shards: (0..Self::SHARDS)
+                .map(|_| Mutex::new(Book::new(leases, OPEN_MAX / Self::SHARDS)))
+                .collect(),
+        }
     }
 
     fn shard(&self, id: ExchangeId) -> Option<MutexGuard<'_, Book>> {
         // Ids are random, so any byte spreads them evenly.
-        let index = usize::from(id.0[0]) % SHARDS;
+        let index = usize::from(id.0[0]) % Self::SHARDS;
         self.shards.get(index).map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -69,20 +75,10 @@ impl Books {
         }
     }
 
-    /// Closes what has outlived its lease.
-    pub(crate) fn expire(&self, now_ms: u64) -> Vec<Effect> {
-        let mut all = Vec::new();
-        for shard in &self.shards {
-            loop {
-                let (effects, more) =
-                    shard.lock().unwrap_or_else(PoisonError::into_inner).expire(now_ms, EXPIRE_MAX);
-                all.extend(effects);
-                if !more {
-                    break;
-                }
-            }
-        }
-        all
+    /// Closes what has outlived its lease in one shard, at most [`Self::EXPIRE_MAX`]; the flag says whether more is due.
+    pub(crate) fn expire(&self, shard: usize, now_ms: u64) -> (Vec<Effect>, bool) {
+        let book = self.shards.get(shard).map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner));
+        book.map(|mut book| book.expire(now_ms, Self::EXPIRE_MAX)).unwrap_or_default()
     }
 
     pub(crate) fn open_count(&self) -> usize {

@@ -37,6 +37,27 @@ pub(crate) struct ExchangeLog {
     metrics: Metrics,
 }
 
+/// Places in the writer's queue; those that aren't used are given back.
+pub(crate) struct Places<'a> {
+    permits: mpsc::PermitIterator<'a, Item>,
+    metrics: &'a Metrics,
+}
+
+impl Places<'_> {
+    /// Hands a record to the writer, at once.
+    pub(crate) fn put(&mut self, record: &Record) {
+        let line = serde_json::to_vec(record).map(|mut line| {
+            line.push(b'\n');
+            line
+        });
+        match (line, self.permits.next()) {
+            (Ok(line), Some(permit)) => permit.send(Item::Line(line)),
+            // One event settles one exchange at most, so places can't run out; if they ever do, it is told.
+            (Ok(_) | Err(_), _) => self.metrics.log_write_error(),
+        }
+    }
+}
+
 /// The writer has not confirmed in time, or is gone.
 #[derive(Debug)]
 pub(crate) struct NotWritten;
@@ -59,19 +80,12 @@ impl ExchangeLog {
         Ok((Self { queue, metrics: metrics.clone() }, thread))
     }
 
-    /// Hands records to the writer; waits only while its queue is full.
-    pub(crate) async fn append(&self, records: Vec<Record>) {
-        for record in records {
-            match serde_json::to_vec(&record) {
-                Ok(mut line) => {
-                    line.push(b'\n');
-                    if self.queue.send(Item::Line(line)).await.is_err() {
-                        self.metrics.log_write_error();
-                    }
-                }
-                Err(_) => self.metrics.log_write_error(),
-            }
-        }
+    /// Takes places for `records` lines. To be done *before* anything is settled: what is settled must reach the writer
+    /// without another wait, because a caller that waits can be dropped, and its records with it.
+    pub(crate) async fn places(&self, records: usize, within: Duration) -> Result<Places<'_>, NotWritten> {
+        let permits = tokio::time::timeout(within, self.queue.reserve_many(records)).await;
+        let permits = permits.map_err(|_| NotWritten)?.map_err(|_| NotWritten)?;
+        Ok(Places { permits, metrics: &self.metrics })
     }
 
     /// Waits until everything appended before is written.

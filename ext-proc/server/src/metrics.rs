@@ -140,6 +140,7 @@ struct Single {
     streams: Gauge,
     late: Counter,
     leases: Counter,
+    abandoned: Counter,
     log_errors: Counter,
     panics: Counter,
     reload_ok: Counter,
@@ -175,6 +176,7 @@ impl Metrics {
             streams: recorder.gauge(&family::STREAMS, &[]),
             late: recorder.counter(&family::REPORTS_LATE, &[]),
             leases: recorder.counter(&family::LEASES, &[]),
+            abandoned: recorder.counter(&family::ABANDONED, &[]),
             log_errors: recorder.counter(&family::LOG_ERRORS, &[]),
             panics: recorder.counter(&family::PANICS, &[]),
             reload_ok: recorder.counter(&family::RELOADS, &["ok"]),
@@ -302,6 +304,11 @@ impl Metrics {
     /// An exchange was closed because no report came in time.
     pub fn lease_expired(&self) {
         self.inner.single.leases.increment(1);
+    }
+
+    /// Envoy dropped a request between its verdict and its response, and nobody reported its end.
+    pub fn abandoned(&self) {
+        self.inner.single.abandoned.increment(1);
     }
 
     /// The exchange log could not take a record.

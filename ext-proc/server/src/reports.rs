@@ -35,17 +35,22 @@ impl UsageReports for Reports {
             self.0.metrics.report("batch", ReportOutcome::Refused, "too_many");
             return Err(Status::invalid_argument("a batch holds at most 4096 events"));
         }
-        let mut ack = ReportAck::default();
-        let mut records = Vec::new();
-        for event in &batch.events {
-            records.extend(self.event(event, &mut ack));
-        }
-        self.0.log.append(records).await;
-        // Also for a batch of doubled events alone: the first copy's records may still be on their way to the disk.
-        self.0.log.written(WRITTEN_WITHIN).await.map_err(|_| {
+        let not_written = |_| {
             self.0.metrics.report("batch", ReportOutcome::Refused, "not_written");
             Status::unavailable("the exchange log can't be written now; send the batch again")
-        })?;
+        };
+        // This call can be dropped wherever it waits. So it waits for places first, and from the first settled event to
+        // the last record handed over it doesn't wait at all.
+        let mut places = self.0.log.places(batch.events.len(), WRITTEN_WITHIN).await.map_err(not_written)?;
+        let mut ack = ReportAck::default();
+        for event in &batch.events {
+            for record in self.event(event, &mut ack) {
+                places.put(&record);
+            }
+        }
+        drop(places);
+        // Also for a batch of doubled events alone: the first copy's records may still be on their way to the disk.
+        self.0.log.written(WRITTEN_WITHIN).await.map_err(not_written)?;
         Ok(Response::new(ack))
     }
 }

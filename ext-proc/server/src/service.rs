@@ -6,20 +6,26 @@ mod stream;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use envoy_types::pb::envoy::service::ext_proc::v3::ProcessingRequest;
 use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::ExternalProcessor;
 use ext_proc_exchange::Rules;
+use proto_tokenweir::token::ExchangeId;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status, Streaming};
 
 use self::stream::ExchangeStream;
+use crate::books::Books;
 use crate::clock::unix_ms;
 use crate::dispatch::Dispatcher;
 use crate::log::ExchangeLog;
 use crate::metrics::{Metrics, NONE};
 use crate::settlement;
+
+/// How long a close without a report may wait for its place in the log.
+const PLACES_WITHIN: Duration = Duration::from_secs(5);
 
 /// The two steps of going away.
 #[derive(Clone, Default)]
@@ -44,14 +50,33 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Closes what has outlived its lease, and writes it.
+    /// Closes what has outlived its lease, and writes it; in steps, each with its places in the log.
     pub(crate) async fn expire_leases(&self) {
-        let effects = self.dispatcher.books.expire(unix_ms());
-        let records = self.dispatcher.pools.perform(effects);
-        for record in &records {
-            settlement::count_unreported(&self.metrics, record);
+        for shard in 0..Books::SHARDS {
+            let mut more = true;
+            while more {
+                let Ok(mut places) = self.log.places(Books::EXPIRE_MAX, PLACES_WITHIN).await else {
+                    // The disk refuses: nothing is closed that could not be written.
+                    return;
+                };
+                let (effects, left) = self.dispatcher.books.expire(shard, unix_ms());
+                for record in self.dispatcher.pools.perform(effects) {
+                    settlement::count_unreported(&self.metrics, &record);
+                    places.put(&record);
+                }
+                more = left;
+            }
         }
-        self.log.append(records).await;
+    }
+
+    /// Closes an exchange whose held stream has ended, and writes it.
+    pub(crate) async fn close_held(&self, id: ExchangeId) {
+        // While the disk refuses, the exchange stays open, and its lease closes it later.
+        let Ok(mut places) = self.log.places(1, PLACES_WITHIN).await else { return };
+        for record in self.dispatcher.ended(id) {
+            settlement::count_ended(&self.metrics, &record);
+            places.put(&record);
+        }
     }
 
     /// Sets the gauges that hold what is so at the moment.

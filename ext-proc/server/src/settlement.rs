@@ -49,8 +49,18 @@ fn unmetered(record: &Record) -> Option<&'static str> {
     owed.then_some(if record.flags.unparsed { "unparsed" } else { "no_usage" })
 }
 
-/// Counts a record that was closed without a report.
+/// Counts a record that was closed by its lease.
 pub(crate) fn count_unreported(metrics: &Metrics, record: &Record) {
-    metrics.lease_expired();
+    // A client that leaves between verdict and response is no sign that reports don't arrive.
+    if record.flags.abandoned {
+        metrics.abandoned();
+    } else {
+        metrics.lease_expired();
+    }
+    series(metrics, record).answered(u16::try_from(record.status).unwrap_or_default());
+}
+
+/// Counts a record that the end of its held stream has closed.
+pub(crate) fn count_ended(metrics: &Metrics, record: &Record) {
     series(metrics, record).answered(u16::try_from(record.status).unwrap_or_default());
 }

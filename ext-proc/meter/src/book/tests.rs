@@ -143,7 +143,19 @@ fn after_a_restart_what_the_log_holds_is_not_written_again() {
 fn an_abandoned_stream_has_a_short_lease() {
     let mut book = opened();
     book.abandon(id(1), 5);
-    assert_eq!(records(&book.expire(15, 10).0).len(), 1);
+    let (effects, _) = book.expire(15, 10);
+    assert!(records(&effects)[0].flags.abandoned);
+}
+
+#[test]
+fn what_a_report_says_is_cut_before_it_is_written() {
+    let mut book = opened();
+    let mut event = end(1);
+    if let Some(usage_event::Event::End(end)) = &mut event.event {
+        end.upstream_address = "é".repeat(1_500_000);
+    }
+    let Outcome::Accepted(effects) = book.report(id(1), &token(1), &event, 1) else { panic!("not accepted") };
+    assert_eq!(records(&effects)[0].endpoint.as_ref().map(|text| text.chars().count()), Some(256));
 }
 
 #[test]

@@ -12,13 +12,13 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 /// Most connections at once. Further ones wait in the kernel's queue.
-pub const CONNECTIONS_MAX: usize = 64;
+pub const CONNECTIONS_MAX: usize = 256;
 
 /// Largest request head, bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
 /// Longest wait for a request head, on a fresh or an idle connection.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Longest life of a connection: a client that does not read its answer is cut then.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(300);

@@ -1,7 +1,8 @@
 //! The file behind the exchange log: whole lines or nothing.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use proto_tokenweir::token::ExchangeId;
@@ -14,6 +15,9 @@ const ROTATE_BYTES: u64 = 1 << 30;
 
 /// Longest line that is read back, bytes; far above what a record can be.
 const LINE_BYTES_MAX: u64 = 1 << 20;
+
+/// Held for the life of the process: two writers on one log would cut each other's lines.
+const LOCK_NAME: &str = "lock";
 
 /// What a restart needs of a line.
 #[derive(Deserialize)]
@@ -29,6 +33,7 @@ pub(super) struct LogFile {
     /// Bytes of whole lines.
     length: u64,
     rotate_bytes: u64,
+    _lock: File,
 }
 
 impl LogFile {
@@ -37,6 +42,7 @@ impl LogFile {
         since_ms: u64,
         mut recall: impl FnMut(ExchangeId, u32),
     ) -> io::Result<Self> {
+        let lock = lock(state_dir)?;
         if let Some(previous) = newest_rotated(state_dir)? {
             read(&mut BufReader::new(File::open(previous)?), since_ms, &mut recall)?;
         }
@@ -57,7 +63,7 @@ impl LogFile {
             file.set_len(length)?;
         }
         file.seek(SeekFrom::End(0))?;
-        Ok(Self { path, file, length, rotate_bytes: ROTATE_BYTES })
+        Ok(Self { path, file, length, rotate_bytes: ROTATE_BYTES, _lock: lock })
     }
 
     /// As if the disk refused: the file can't be written.
@@ -78,11 +84,18 @@ impl LogFile {
         if lines.is_empty() {
             return Ok(());
         }
+        if !self.is_in_place() {
+            tracing::error!(path = %self.path.display(), "the exchange log was moved or removed; a new one is begun");
+            self.begin()?;
+        }
         if self.length >= self.rotate_bytes {
             self.rotate()?;
         }
         if let Err(error) = self.file.write_all(lines) {
-            self.file.set_len(self.length)?;
+            // Only what this write has left behind is cut off.
+            if self.file.metadata()?.len() > self.length {
+                self.file.set_len(self.length)?;
+            }
             return Err(error);
         }
         self.length += lines.len() as u64;
@@ -93,9 +106,23 @@ impl LogFile {
         self.file.sync_all()?;
         let aside = self.path.with_file_name(format!("exchanges-{}.jsonl", crate::clock::unix_ms()));
         std::fs::rename(&self.path, aside)?;
+        self.begin()
+    }
+
+    fn begin(&mut self) -> io::Result<()> {
         self.file = OpenOptions::new().create(true).read(true).append(true).open(&self.path)?;
-        self.length = 0;
+        self.length = self.file.metadata()?.len();
         Ok(())
+    }
+
+    /// Whether the path still leads to the open file.
+    fn is_in_place(&self) -> bool {
+        let identity = |found: Metadata| (found.dev(), found.ino());
+        match (std::fs::metadata(&self.path), self.file.metadata()) {
+            (Ok(there), Ok(open)) => identity(there) == identity(open),
+            (Err(_), _) => false,
+            (Ok(_), Err(_)) => true,
+        }
     }
 
     pub(super) fn sync(&self) -> io::Result<()> {
@@ -120,6 +147,16 @@ fn read(file: &mut impl BufRead, since_ms: u64, recall: &mut impl FnMut(Exchange
             recall(id, closed.revision);
         }
     }
+}
+
+fn lock(state_dir: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(state_dir.join(LOCK_NAME))?;
+    file.try_lock().map_err(|_| {
+        let text =
+            "another tokenweir process uses it; give each its own state_dir, or wait for that one to end";
+        io::Error::new(io::ErrorKind::WouldBlock, text)
+    })?;
+    Ok(file)
 }
 
 fn not_a_log() -> io::Error {

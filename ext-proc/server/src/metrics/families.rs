@@ -70,6 +70,8 @@ families! {
     REPORTS_LATE = "tokenweir_reports_late_total", Counter, [], "Reports that came after their exchange was closed";
     REJECTS = "tokenweir_rejects_total", Counter, ["reason", "api"], "Requests answered by the service itself";
     LEASES = "tokenweir_lease_expired_total", Counter, [], "Exchanges closed because no report came in time";
+    ABANDONED = "tokenweir_abandoned_total", Counter, [],
+        "Requests dropped between verdict and response whose end nobody reported";
     LOG_ERRORS = "tokenweir_log_write_errors_total", Counter, [], "Records that the exchange log could not take";
     PANICS = "tokenweir_panics_total", Counter, [], "Panics caught: a bug each";
     RELOADS = "tokenweir_endpoints_reload_total", Counter, ["result"], "Readings of a changed endpoints file (ok, invalid)";

@@ -14,9 +14,18 @@ use ext_proc_exchange::{BodyMode, Event, RequestHead, ResponseHead, TenantHeader
 /// Longest request id that is kept, bytes.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 /// Headers that only we may set, beside those with one of [`CONTROL_PREFIXES`].
-const CONTROL_HEADERS: [&str; 3] = ["x-vllm-priority", "x-data-parallel-rank", "x-prefiller-host-port"];
-/// Beginnings of header names that only we may set.
-const CONTROL_PREFIXES: [&str; 2] = ["x-tokenweir-", "x-gateway-destination-endpoint"];
+const CONTROL_HEADERS: [&str; 7] = [
+    "x-vllm-priority",
+    "x-data-parallel-rank",
+    "x-data-parallel-host-port",
+    "x-prefiller-host-port",
+    "x-prefiller-url",
+    "x-encoder-hosts-ports",
+    "x-kv-cache-source-host-port",
+];
+/// Beginnings of header names that only we may set: our own, the endpoint picker protocol's, llm-d's.
+const CONTROL_PREFIXES: [&str; 4] =
+    ["x-tokenweir-", "x-gateway-destination-endpoint", "x-gateway-inference-", "x-llm-d-"];
 
 /// Whether a client may not set this header (lower case).
 pub(crate) fn is_control_header(name: &str) -> bool {
@@ -150,12 +159,18 @@ mod tests {
                 ("x-vllm-priority", "-1"),
                 ("x-data-parallel-rank", "0"),
                 ("x-prefiller-host-port", "1.2.3.4:1"),
+                ("x-prefiller-url", "http://1.2.3.4:1"),
+                ("x-encoder-hosts-ports", "1.2.3.4:1"),
+                ("x-data-parallel-host-port", "1.2.3.4:1"),
+                ("x-kv-cache-source-host-port", "1.2.3.4:1"),
+                ("x-llm-d-inference-objective", "high"),
+                ("x-gateway-inference-fairness-id", "me"),
                 ("accept-encoding", "gzip"),
                 ("x-session-id", "kept"),
             ]),
             "x-tenant",
         );
-        assert_eq!(head.remove.len(), 8, "{:?}", head.remove);
+        assert_eq!(head.remove.len(), 14, "{:?}", head.remove);
         assert!(!head.remove.contains(&"x-session-id".to_owned()));
     }
 

@@ -21,7 +21,6 @@ use tonic::{Status, Streaming};
 
 use super::{Shared, decode, encode};
 use crate::metrics::NONE;
-use crate::settlement;
 
 /// How the stream ends.
 enum End {
@@ -147,15 +146,9 @@ impl ExchangeStream {
 
     fn ended(&self) {
         let Some(id) = self.id else { return };
-        let records = self.shared.dispatcher.ended(id);
         let shared = Arc::clone(&self.shared);
         // The stream is gone by now; its record must not be.
-        self.shared.tasks.spawn(async move {
-            for record in &records {
-                settlement::count_unreported(&shared.metrics, record);
-            }
-            shared.log.append(records).await;
-        });
+        self.shared.tasks.spawn(async move { shared.close_held(id).await });
     }
 
     fn finish(&mut self, finish: Finish) {

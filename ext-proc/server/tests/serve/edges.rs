@@ -92,3 +92,10 @@ async fn a_held_stream_stays_open_and_its_end_is_the_exchanges_end() {
     assert_eq!((&records[0]["endpoint"], &records[0]["status"]), (&"127.0.0.1:9001".into(), &200.into()));
     assert!(served.metric("tokenweir_open_exchanges").await < 0.5);
 }
+
+#[tokio::test]
+async fn an_idle_service_is_gone_at_once() {
+    let mut served = Served::start("drain: {delay_s: 0, grace_s: 30}\n").await;
+    served.terminate();
+    assert!(served.exit(Duration::from_secs(3)).await.success());
+}

@@ -123,3 +123,37 @@ async fn a_batch_of_another_version_is_not_acknowledged() {
         client.unary(tonic::Request::new(batch), path, codec).await;
     assert_eq!(answer.expect_err("refused").code(), tonic::Code::Unimplemented);
 }
+
+/// Tokens of exchanges that this service never saw, sealed with its own key.
+fn own_tokens(served: &Served, round: u8, count: usize) -> Vec<String> {
+    let key = std::fs::read(served.dir.join("state/token.key")).expect("the key");
+    let ring = KeyRing::new([("own", key.as_slice())]).expect("ring");
+    let token = |n: usize| {
+        let mut exchange = vec![round; 16];
+        exchange[..8].copy_from_slice(&(n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+        ExchangeToken { version: 1, exchange, expires_unix_ms: u64::MAX, ..ExchangeToken::default() }
+    };
+    (0..count).map(|n| ring.seal(&token(n))).collect()
+}
+
+/// Whoever carries a report may give the call up at any moment, and send the batch again: what was settled by the first
+/// call must be in the log when the second is acknowledged.
+#[tokio::test]
+async fn a_report_whose_call_is_cut_loses_no_record() {
+    const EVENTS: usize = 2_000;
+    let served = Served::start("").await;
+    let mut exchanges = 0;
+    for round in 0..12u8 {
+        let events: Vec<UsageEvent> =
+            own_tokens(&served, round, EVENTS).iter().map(|token| end(token, 1)).collect();
+        let patience = std::time::Duration::from_millis(u64::from(round) * 2);
+        drop(tokio::time::timeout(patience, report(&served, events.clone())).await);
+        let ack = report(&served, events).await.expect("acknowledged");
+        assert_eq!((ack.accepted + ack.doubled) as usize, EVENTS);
+        exchanges += EVENTS;
+        let written: std::collections::BTreeSet<String> =
+            served.records().iter().map(|record| record["exchange"].to_string()).collect();
+        assert_eq!(written.len(), exchanges, "round {round}: acknowledged, and not in the log");
+        assert_eq!(served.records().len(), exchanges, "round {round}: written twice");
+    }
+}
