@@ -18,6 +18,9 @@ pub const KEY_SHOWN_BYTES_MAX: usize = 64;
 /// Most bytes of one SSE event, its blank line included. A longer one passes unread.
 pub const EVENT_BYTES_MAX: usize = 1 << 20;
 
+/// Most bytes of room that a stream keeps for the next event, once one is over.
+pub const ROOM_BYTES_MAX: usize = 4 << 10;
+
 /// Most bytes of one value (`usage`, `error`) kept while a JSON response goes by.
 pub const USAGE_BYTES_MAX: usize = 16 << 10;
 

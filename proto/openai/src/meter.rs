@@ -123,6 +123,27 @@ impl ResponseMeter {
         }
     }
 
+    /// Bytes of memory that the meter keeps between chunks, beyond its own size: the room of its
+    /// buffers, not only what is in them.
+    #[must_use]
+    pub fn kept_bytes(&self) -> usize {
+        match &self.body {
+            Body::Stream(stream) => stream.kept_bytes(),
+            Body::Whole(whole) => whole.kept_bytes(),
+            Body::Other => 0,
+        }
+    }
+
+    /// Frees that memory, for a caller that is short of it: appends what was held back to `out`. An
+    /// event or a value that was not over yet passes unread, and the tally says `truncated`.
+    pub fn let_go(&mut self, out: &mut Vec<u8>) {
+        match &mut self.body {
+            Body::Stream(stream) => stream.let_go(&mut self.tally, out),
+            Body::Whole(whole) => whole.let_go(&mut self.tally),
+            Body::Other => {}
+        }
+    }
+
     /// What is known so far.
     #[must_use]
     pub const fn tally(&self) -> Tally {

@@ -1,14 +1,15 @@
 //! Server-sent events, framed from bytes that may be cut anywhere.
 //!
 //! Lines end in LF, CR or CRLF; an empty line ends an event. Only events that are cut by a chunk's
-//! end are copied. An event longer than [`EVENT_BYTES_MAX`] is handed on in raw parts, never read.
+//! end are copied. An event longer than [`EVENT_BYTES_MAX`] is handed on in raw parts, never read,
+//! and so is one that the owner lets go of because memory is short.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use memchr::memchr2;
 
-use crate::limits::EVENT_BYTES_MAX;
+use crate::limits::{EVENT_BYTES_MAX, ROOM_BYTES_MAX};
 
 /// What a [`Framer`] hands on. All pieces together are the stream, byte for byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +95,20 @@ impl Framer {
         *self = Self::default();
     }
 
+    /// Bytes of memory that are kept between chunks.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.carry.capacity()
+    }
+
+    /// Hands on what is kept of an unfinished event, and the rest of that event as it comes, unread.
+    pub(crate) fn let_go(&mut self, sink: &mut impl FnMut(Piece<'_>)) {
+        let carry = std::mem::take(&mut self.carry);
+        if !carry.is_empty() {
+            self.long = true;
+            sink(Piece::Long { raw: &carry, start: true });
+        }
+    }
+
     /// Ends an event with `part`.
     fn event(&mut self, part: &[u8], sink: &mut impl FnMut(Piece<'_>)) {
         self.keep_long(part, sink);
@@ -105,9 +120,10 @@ impl Framer {
         if self.carry.is_empty() {
             sink(Piece::Event { raw: part, first });
         } else {
-            self.carry.extend_from_slice(part);
+            self.extend(part);
             sink(Piece::Event { raw: &self.carry, first });
             self.carry.clear();
+            self.carry.shrink_to(ROOM_BYTES_MAX);
         }
     }
 
@@ -115,8 +131,18 @@ impl Framer {
     fn keep(&mut self, part: &[u8], sink: &mut impl FnMut(Piece<'_>)) {
         self.keep_long(part, sink);
         if !self.long {
-            self.carry.extend_from_slice(part);
+            self.extend(part);
         }
+    }
+
+    /// Grows by doubling as a vector does, but never past the longest event.
+    fn extend(&mut self, part: &[u8]) {
+        let length = self.carry.len() + part.len();
+        if length > self.carry.capacity() {
+            let room = length.max(EVENT_BYTES_MAX.min(2 * self.carry.capacity()));
+            self.carry.reserve_exact(room - self.carry.len());
+        }
+        self.carry.extend_from_slice(part);
     }
 
     /// Hands on `part` raw if with it the event is too long.

@@ -4,6 +4,9 @@
 #[path = "meter/captures.rs"]
 mod captures;
 #[cfg(test)]
+#[path = "meter/memory.rs"]
+mod memory;
+#[cfg(test)]
 #[path = "meter/splits.rs"]
 mod splits;
 #[cfg(test)]

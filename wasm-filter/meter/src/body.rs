@@ -5,7 +5,7 @@
 
 use proto_openai::{BodyKind, Plan, Pushed, ResponseMeter, Tally};
 
-use crate::body::inflate::{Inflate, Outcome};
+use crate::body::inflate::{INFLATE_KEPT_BYTES, Inflate, Outcome};
 
 mod inflate;
 
@@ -94,6 +94,26 @@ impl Body {
             Reader::Inflated(_) => {
                 self.meter.finish(&mut Vec::new());
                 false
+            }
+        }
+    }
+
+    /// Bytes of memory that the body keeps between chunks.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let inflate = match &self.reader {
+            Reader::Inflated(_) => INFLATE_KEPT_BYTES,
+            Reader::Plain | Reader::Nothing => 0,
+        };
+        inflate + self.meter.kept_bytes()
+    }
+
+    /// Frees that memory. As [`ResponseMeter::let_go`]; of a compressed body nothing can be read any more.
+    pub(crate) fn let_go(&mut self, out: &mut Vec<u8>) {
+        match self.reader {
+            Reader::Plain => self.meter.let_go(out),
+            Reader::Nothing | Reader::Inflated(_) => {
+                self.meter.let_go(&mut Vec::new());
+                self.lose();
             }
         }
     }

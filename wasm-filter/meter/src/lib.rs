@@ -11,6 +11,7 @@ pub mod root;
 pub mod stream;
 
 mod body;
+mod budget;
 mod gaps;
 mod outcome;
 

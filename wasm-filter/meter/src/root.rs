@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::budget::Budget;
 use crate::config::Config;
 use crate::host::{Host, Level};
 use crate::reporter::Reporter;
@@ -18,6 +19,8 @@ pub struct Root {
     /// `None` until a configuration was taken: streams are refused until then.
     config: Option<Rc<Config>>,
     reporter: Rc<RefCell<Reporter>>,
+    /// What its streams may keep in memory, together.
+    budget: Budget,
     life: Life,
 }
 
@@ -33,7 +36,12 @@ impl Root {
     /// A root context that reports under `name`.
     #[must_use]
     pub fn new(name: String) -> Root {
-        Root { config: None, reporter: Rc::new(RefCell::new(Reporter::new(name))), life: Life::Serving }
+        Root {
+            config: None,
+            reporter: Rc::new(RefCell::new(Reporter::new(name))),
+            budget: Budget::default(),
+            life: Life::Serving,
+        }
     }
 
     /// Takes the plugin's configuration; answers the tick period, or `None` (and a log line) when it is refused.
@@ -54,7 +62,18 @@ impl Root {
     /// A stream of this root context. Never fails: without a configuration it refuses its request.
     #[must_use]
     pub fn open_stream(&self) -> Stream {
-        Stream::new(self.config.clone(), Rc::clone(&self.reporter))
+        Stream::new(self.config.clone(), Rc::clone(&self.reporter), self.budget.share())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn share_budget(&mut self, other: &Root) {
+        self.budget = other.budget.clone();
+    }
+
+    /// Bytes that its streams keep.
+    #[cfg(test)]
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.budget.kept_bytes()
     }
 
     /// The tick.

@@ -11,6 +11,7 @@ use proto_tokenweir::v1::{self, UsageEvent, usage_event::Event};
 use proto_tokenweir::{METADATA_NAMESPACE, METADATA_PLAN, METADATA_TOKEN};
 
 use crate::body::{Body, Encoding};
+use crate::budget::Share;
 use crate::config::Config;
 use crate::gaps::Gaps;
 use crate::host::{Counter, Host};
@@ -53,6 +54,8 @@ pub struct Stream {
     local_reply: bool,
     kind: BodyKind,
     body: Option<Body>,
+    /// What `body` keeps, in the books of the root context.
+    share: Share,
     /// The response was seen to its end.
     whole: bool,
     body_bytes: u64,
@@ -99,7 +102,7 @@ impl Clock {
 impl Stream {
     /// A stream that reports to `reporter`. Without a configuration it refuses its request.
     #[must_use]
-    pub fn new(config: Option<Rc<Config>>, reporter: Rc<RefCell<Reporter>>) -> Stream {
+    pub(crate) fn new(config: Option<Rc<Config>>, reporter: Rc<RefCell<Reporter>>, share: Share) -> Stream {
         Stream {
             config,
             reporter,
@@ -111,6 +114,7 @@ impl Stream {
             local_reply: false,
             kind: BodyKind::Other,
             body: None,
+            share,
             whole: false,
             body_bytes: 0,
             ttft_us: None,
@@ -199,6 +203,10 @@ impl Stream {
         if end_of_stream {
             body.finish(&mut held);
         }
+        if !self.share.resize(body.kept_bytes()) {
+            body.let_go(&mut held);
+            self.share.resize(body.kept_bytes());
+        }
         if let Some(client) = joined(chunk, edited.then_some(out), held) {
             host.replace_chunk(size, &client);
         }
@@ -211,6 +219,7 @@ impl Stream {
         self.whole = true;
         if let Some(body) = self.body.as_mut() {
             body.finish(&mut Vec::new());
+            self.share.resize(body.kept_bytes());
         }
     }
 

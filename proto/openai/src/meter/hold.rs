@@ -6,7 +6,7 @@
 //! the usage event, the fingerprint goes back where a direct call has it. If it is anything else
 //! (another choice still generates), the wait is over and the event passes without.
 
-use crate::limits::{HOLD_BYTES_MAX, HOLD_EVENTS_MAX};
+use crate::limits::{HOLD_BYTES_MAX, HOLD_EVENTS_MAX, ROOM_BYTES_MAX};
 
 /// What waits. Empty nearly always.
 #[derive(Clone, Debug, Default)]
@@ -66,5 +66,19 @@ impl Hold {
         out.extend_from_slice(self.bytes.get(at..).unwrap_or_default());
         self.bytes.clear();
         self.slots.clear();
+        if self.kept_bytes() > ROOM_BYTES_MAX {
+            (self.bytes, self.slots) = (Vec::new(), Vec::new());
+        }
+    }
+
+    /// Bytes of memory that are kept between chunks.
+    pub(super) const fn kept_bytes(&self) -> usize {
+        self.bytes.capacity() + self.slots.capacity() * size_of::<usize>()
+    }
+
+    /// Ends the wait without a fingerprint, and frees the memory.
+    pub(super) fn let_go(&mut self, out: &mut Vec<u8>) {
+        self.flush(None, out);
+        (self.bytes, self.slots) = (Vec::new(), Vec::new());
     }
 }

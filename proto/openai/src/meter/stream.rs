@@ -100,6 +100,16 @@ impl Stream {
         reader.bytes = false;
         out.len() > start
     }
+
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.framer.kept_bytes() + self.reader.hold.kept_bytes()
+    }
+
+    pub(super) fn let_go(&mut self, tally: &mut Tally, out: &mut Vec<u8>) {
+        let Self { framer, reader } = self;
+        framer.let_go(&mut |piece| reader.piece(piece, tally, out));
+        reader.hold.let_go(out);
+    }
 }
 
 impl Reader {

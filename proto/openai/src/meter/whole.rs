@@ -242,7 +242,19 @@ impl Whole {
             Ok(None) => {}
             Err(_) => tally.unparsed = true,
         }
-        self.value.clear();
+        self.value = Vec::new();
+    }
+
+    pub(super) const fn kept_bytes(&self) -> usize {
+        self.value.capacity() + self.name.capacity()
+    }
+
+    pub(super) fn let_go(&mut self, tally: &mut Tally) {
+        self.value = Vec::new();
+        if self.take == Take::Usage {
+            self.take = Take::Nothing;
+            tally.truncated = true;
+        }
     }
 
     fn close(&mut self, tally: &mut Tally) {

@@ -5,14 +5,14 @@ use serde_json::Value;
 
 use crate::support::{STRIPS, capture, captures_dir, run, stream};
 
-struct Expected {
-    file: String,
-    api: Api,
-    kind: BodyKind,
-    tally: Tally,
+pub(crate) struct Expected {
+    pub(crate) file: String,
+    pub(crate) api: Api,
+    pub(crate) kind: BodyKind,
+    pub(crate) tally: Tally,
 }
 
-fn expectations() -> Vec<Expected> {
+pub(crate) fn expectations() -> Vec<Expected> {
     let mut files: Vec<_> = std::fs::read_dir(captures_dir())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())

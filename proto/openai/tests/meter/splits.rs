@@ -28,7 +28,7 @@ fn payload() -> impl Strategy<Value = String> {
 }
 
 prop_compose! {
-    fn event()(
+    pub(crate) fn event()(
         prefix in prop_oneof![4 => Just("data: "), 1 => Just("data:"), 1 => Just(": "), 1 => Just("event: "), 1 => Just("\u{feff}data: ")],
         payload in payload(),
         first in line_end(),
@@ -38,15 +38,15 @@ prop_compose! {
     }
 }
 
-fn any_api() -> impl Strategy<Value = Api> {
+pub(crate) fn any_api() -> impl Strategy<Value = Api> {
     proptest::sample::select(Api::ALL.to_vec())
 }
 
-fn any_strip() -> impl Strategy<Value = Strip> {
+pub(crate) fn any_strip() -> impl Strategy<Value = Strip> {
     proptest::sample::select(STRIPS.to_vec())
 }
 
-fn chunks<'a>(body: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
+pub(crate) fn chunks<'a>(body: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
     let mut at: Vec<_> = cuts.iter().map(|cut| cut.index(body.len() + 1)).collect();
     at.push(body.len());
     at.sort_unstable();

@@ -12,6 +12,8 @@ const INFLATE_RATIO_MAX: u64 = 200;
 const INFLATE_RATIO_FROM: u64 = 1024 * 1024;
 /// Bytes inflated at a time.
 const PIECE_BYTES: usize = 16 * 1024;
+/// What a body that is being inflated keeps: the piece, the window of 32 KiB, and the tables of the decompressor.
+pub(crate) const INFLATE_KEPT_BYTES: usize = PIECE_BYTES + 48 * 1024;
 /// Longest gzip header that is skipped, bytes.
 const HEADER_BYTES_MAX: u32 = 64 * 1024;
 

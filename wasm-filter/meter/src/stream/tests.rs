@@ -6,9 +6,11 @@ use flate2::{Compression, write::GzEncoder};
 use proptest::prelude::*;
 
 use super::*;
+use crate::budget::Budget;
 use crate::fake::FakeHost;
 use crate::root::Root;
 
+mod memory;
 mod timing;
 
 const CONTINUOUS: &[u8] =
@@ -342,7 +344,8 @@ fn a_chunk_that_the_proxy_withholds_is_told() {
 fn a_busy_reporter_costs_a_counted_event_and_no_panic() {
     let host = FakeHost::with_verdict("tok", STRIP_NOTHING);
     let reporter = Rc::new(RefCell::new(Reporter::new("r".to_owned())));
-    let mut stream = Stream::new(Some(Rc::new(Config::default())), Rc::clone(&reporter));
+    let mut stream =
+        Stream::new(Some(Rc::new(Config::default())), Rc::clone(&reporter), Budget::default().share());
     stream.on_request_headers(&host);
     let held = reporter.borrow_mut();
     stream.on_log(&host);
