@@ -71,9 +71,10 @@ pub fn tokenweir() -> Result<PathBuf> {
 pub fn tokenweir_with_faults() -> Result<PathBuf> {
     let candidates: Vec<PathBuf> = target_dirs()
         .iter()
-        .flat_map(|dir| ["faults/tokenweir", "faults/debug/tokenweir"].map(|name| dir.join(name)))
+        .flat_map(|dir| [dir.join("release/tokenweir-faults"), dir.join("debug/tokenweir-faults")])
         .collect();
-    find("the tokenweir binary with faults", "TOKENWEIR_FAULTS_BIN", "cargo xtask e2e envoy", &candidates)
+    let made_by = "cargo build -p ext-proc-server --bin tokenweir-faults --features faults";
+    find("the tokenweir binary with faults", "TOKENWEIR_FAULTS_BIN", made_by, &candidates)
 }
 
 /// The filter, `tokenweir.wasm`.

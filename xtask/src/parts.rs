@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::suite::{cargo, command, run, workspace};
 use crate::wasm;
@@ -12,19 +12,16 @@ pub(crate) fn envoy() -> Result<()> {
     run(command("bash", &["e2e/kits/envoy.sh"])?)
 }
 
-/// The service, optimised. With `faults`, a second binary beside it that can be told to fail.
+/// The service, optimised. With `faults`: the binary beside it that can be told to fail.
 pub(crate) fn service(faults: bool) -> Result<PathBuf> {
     let target = workspace()?.join("target");
-    let built = target.join("release/tokenweir");
+    let build = ["build", "--locked", "--release", "-p", "ext-proc-server", "--bin"];
     if faults {
-        cargo(&["build", "--locked", "--release", "-p", "ext-proc-server", "--features", "faults"])?;
-        let kept = target.join("faults/tokenweir");
-        std::fs::create_dir_all(target.join("faults"))?;
-        std::fs::copy(&built, &kept).with_context(|| format!("copying {}", built.display()))?;
-        return Ok(kept);
+        cargo(&[&build[..], &["tokenweir-faults", "--features", "faults"]].concat())?;
+        return Ok(target.join("release/tokenweir-faults"));
     }
-    cargo(&["build", "--locked", "--release", "-p", "ext-proc-server"])?;
-    Ok(built)
+    cargo(&[&build[..], &["tokenweir"]].concat())?;
+    Ok(target.join("release/tokenweir"))
 }
 
 /// The filter.

@@ -168,7 +168,11 @@ impl Stage {
 
 fn tell(what: &str, record: &Record, why: &str, reply: &Reply) {
     let count = |n: Option<u64>| n.map_or_else(|| "unknown".to_owned(), |n| n.to_string());
-    let ttft = record.ttft_us.map_or_else(|| "-".to_owned(), |us| format!("{:.1} ms", us as f64 / 1000.0));
+    // Of a whole answer the first byte is no first token.
+    let ttft = record
+        .ttft_us
+        .filter(|_| record.events.is_some_and(|events| events > 0))
+        .map_or_else(|| "-".to_owned(), |us| format!("{:.1} ms", us as f64 / 1000.0));
     let usage = &record.usage;
     println!("{what}");
     println!("    endpoint {} ({why})", record.endpoint.as_deref().unwrap_or("none"));
@@ -224,7 +228,11 @@ async fn show_metrics(stage: &Stage) -> Result<()> {
         "tokenweir_unmetered_total",
         "tokenweir_rejects_total",
     ];
-    for line in text.lines().filter(|line| shown.iter().any(|name| line.starts_with(name))) {
+    // The exporter's order changes from run to run.
+    let mut lines: Vec<&str> =
+        text.lines().filter(|line| shown.iter().any(|name| line.starts_with(name))).collect();
+    lines.sort_unstable();
+    for line in lines {
         println!("    {line}");
     }
     Ok(())
@@ -240,8 +248,20 @@ fn invite(stage: &Stage) {
     );
     println!("  curl http://{}/debug/picks", stage.service.admin);
     println!("  curl http://{}/metrics", stage.service.admin);
-    println!("  curl http://{}/stats?filter=wasmcustom   (the filter's own counters)", stage.envoy.admin);
+    println!("  curl 'http://{}/stats?filter=wasmcustom'", stage.envoy.admin);
     println!("  tail -f {}", stage.service.log_path().display());
+}
+
+/// Ctrl-C, or whatever else ends a process politely.
+async fn asked_to_end() -> Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut term, mut hangup) = (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
+    tokio::select! {
+        done = tokio::signal::ctrl_c() => done?,
+        _ = term.recv() => {}
+        _ = hangup.recv() => {}
+    }
+    Ok(())
 }
 
 #[tokio::main]
@@ -262,7 +282,7 @@ async fn main() -> Result<()> {
     let told = told.await;
     if told.is_ok() && !arguments.once {
         invite(&stage);
-        tokio::signal::ctrl_c().await?;
+        asked_to_end().await?;
     }
     stage.engines.stop().await;
     told

@@ -67,7 +67,7 @@ impl RejectReason {
                 "NotFoundError",
                 "This path is not served here. Served are POST /v1/chat/completions, /v1/completions, /v1/responses, \
                  /v1/embeddings, /v1/messages, /v1/messages/count_tokens, /v1/rerank, /v1/score, /tokenize, /detokenize, \
-                 and GET /v1/models.",
+                 and GET /v1/models, /v1/models/{name}.",
             ),
             Self::WrongMethod(allow) => {
                 ApiError::new(405, "MethodNotAllowed", format!("This path takes {allow} only."))

@@ -53,6 +53,11 @@ pub struct Tenant {
     pub default: Option<String>,
 }
 
+/// What a tenant's name may hold, wherever it comes from.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'/' | b':' | b'@')
+}
+
 pub(super) fn check(raw: &TenantFile, check: &mut Check<'_, '_>) -> Option<Tenant> {
     if !raw.trusted && raw.default.is_none() {
         check.error(
@@ -62,9 +67,9 @@ pub(super) fn check(raw: &TenantFile, check: &mut Check<'_, '_>) -> Option<Tenan
         );
     }
     if let Some(name) = &raw.default
-        && (name.is_empty() || name.len() > TENANT_BYTES_MAX || !name.bytes().all(|b| b.is_ascii_graphic()))
+        && (name.is_empty() || name.len() > TENANT_BYTES_MAX || !name.bytes().all(is_plain))
     {
-        let advice = format!("use 1 to {TENANT_BYTES_MAX} visible ASCII characters without spaces");
+        let advice = format!("use 1 to {TENANT_BYTES_MAX} letters, digits and `-_./:@`, as for the header");
         check.error("/tenant/default", "is not a tenant name", advice);
     }
     const AT: &str = "/tenant/header";
