@@ -69,7 +69,9 @@ pub(crate) struct Known<'a> {
 
 /// Who ended the exchange.
 pub(crate) fn reason(known: Known<'_>) -> EndReason {
-    let engine_failed = known.tally.is_some_and(|t| t.error_event || t.engine_abort);
+    // A refusal is an answer: the engine says what is wrong with the request, and has not failed.
+    let refused = (400..500).contains(&known.status);
+    let engine_failed = known.tally.is_some_and(|t| t.engine_abort || (t.error_event && !refused));
     let engine_finished = known.tally.is_some_and(|t| t.complete);
     let success = (200..300).contains(&known.status);
     // The body of an error, or one that nobody could read, has no terminal event to wait for.
@@ -112,6 +114,25 @@ mod tests {
                 assert_eq!(judged(flags, 200, whole, Some(aborted)), EndReason::UpstreamError);
             }
         }
+    }
+
+    #[test]
+    fn an_error_is_a_failure_of_the_engine_unless_it_refuses_the_request() {
+        let failed = Tally { error_event: true, complete: true, ..Tally::default() };
+        for (status, expected) in [
+            (200, EndReason::UpstreamError),
+            (400, EndReason::Complete),
+            (404, EndReason::Complete),
+            (429, EndReason::Complete),
+            (499, EndReason::Complete),
+            (500, EndReason::UpstreamError),
+            (503, EndReason::UpstreamError),
+        ] {
+            assert_eq!(judged(0, status, true, Some(failed)), expected, "{status}");
+        }
+        let cut = Tally { complete: false, ..failed };
+        assert_eq!(judged(CLIENT_LEFT, 400, false, Some(cut)), EndReason::ClientAbort);
+        assert_eq!(judged(UPSTREAM_RESET, 400, false, Some(cut)), EndReason::UpstreamError);
     }
 
     #[test]
