@@ -15,7 +15,7 @@ pub use flaw::{Flaw, JsonError};
 pub use text::Text;
 pub(crate) use text::push_json_string;
 
-use crate::limits::NESTING_MAX;
+use crate::limits::{INTEGER_DIGITS_MAX, NESTING_MAX};
 
 /// Result of a step of the scanner.
 pub type Step<T> = Result<T, JsonError>;
@@ -266,7 +266,7 @@ impl<'a> Scanner<'a> {
     /// Reads a number and returns its raw text.
     ///
     /// # Errors
-    /// [`Flaw::Number`] or [`Flaw::Value`].
+    /// [`Flaw::Number`], [`Flaw::Digits`] or [`Flaw::Value`].
     pub fn number(&mut self) -> Step<&'a [u8]> {
         let start = self.at;
         let negative = self.eat(b'-');
@@ -278,8 +278,12 @@ impl<'a> Scanner<'a> {
                 self.fraction()?;
             }
             Some(b'1'..=b'9') => {
-                self.digits();
+                let digits = self.digits();
+                let end = self.at;
                 self.fraction()?;
+                if self.at == end && digits > INTEGER_DIGITS_MAX {
+                    return self.flawed(Flaw::Digits);
+                }
             }
             _ => return self.unexpected(Flaw::Number),
         }

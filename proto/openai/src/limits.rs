@@ -3,6 +3,9 @@
 /// Deepest nesting of arrays and objects a request may have, the body itself being level 1.
 pub const NESTING_MAX: usize = 128;
 
+/// Most digits of an integer. Python, and so every engine, refuses longer ones.
+pub const INTEGER_DIGITS_MAX: usize = 4300;
+
 /// Most members the top-level object of a request may have.
 pub const MEMBERS_MAX: usize = 256;
 
@@ -17,6 +20,12 @@ pub const KEY_SHOWN_BYTES_MAX: usize = 64;
 
 /// Most bytes of one SSE event, its blank line included. A longer one passes unread.
 pub const EVENT_BYTES_MAX: usize = 1 << 20;
+
+/// Choices of one stream whose running counts are told apart; of those past it the largest counts.
+pub const CHOICES_MAX: usize = 128;
+
+/// Largest token count that is believed. No prompt is that long, and sums of such counts can't overflow.
+pub const COUNT_MAX: u64 = 1 << 48;
 
 /// Most bytes of room that a stream keeps for the next event, once one is over.
 pub const ROOM_BYTES_MAX: usize = 4 << 10;

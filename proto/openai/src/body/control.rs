@@ -9,7 +9,7 @@ use crate::json::{Kind, Scanner, Text, unsigned};
 use crate::limits::{MEMBERS_MAX, MODEL_BYTES_MAX};
 
 /// Every top-level member that is read. Each may appear once.
-const KEYS: [&str; 35] = [
+const KEYS: [&str; 37] = [
     "model",
     "stream",
     "stream_options",
@@ -45,10 +45,15 @@ const KEYS: [&str; 35] = [
     "tokens",
     "functions",
     "suffix",
+    "encoding_format",
+    "background",
 ];
 
 /// Members of `vllm_xargs` that reach into the engine's cache and transfers.
 const RESERVED_XARGS: [&str; 3] = ["kv_cache_report_mode", "kv_transfer_params", "ec_transfer_params"];
+
+/// Encodings of vectors that are no JSON.
+const RAW_FORMATS: [&str; 2] = ["bytes", "bytes_only"];
 
 /// Reads one body.
 pub(super) struct Reader<'a> {
@@ -152,6 +157,10 @@ impl<'a> Reader<'a> {
             "cache_salt" | "priority" | "kv_transfer_params" | "ec_transfer_params" => {
                 return Err(reserved(name, name));
             }
+            "encoding_format" if self.api.is_metered() && !self.api.can_stream() => {
+                self.encoding_format(kind)?
+            }
+            "background" if self.api == Api::Responses => self.background(kind)?,
             "vllm_xargs" if kind == Kind::Object => self.xargs()?,
             _ => self.scanner.skip()?,
         }
@@ -289,6 +298,28 @@ impl<'a> Reader<'a> {
         }
         let text = self.scanner.string()?;
         Ok((!text.is_empty()).then_some(text))
+    }
+
+    /// Answers in raw bytes have no usage that could be counted.
+    fn encoding_format(&mut self, kind: Kind) -> Result<(), BodyError> {
+        if kind != Kind::String {
+            return Ok(self.scanner.skip()?);
+        }
+        let text = self.scanner.string()?;
+        if RAW_FORMATS.iter().any(|format| text.is(format)) {
+            let message = "`encoding_format` must be \"float\" or \"base64\": an answer in raw bytes carries no token counts, and the gateway serves none without.";
+            return Err(BodyError::new("encoding_format", message.into()));
+        }
+        Ok(())
+    }
+
+    /// A response in the background is answered before anything of it was generated.
+    fn background(&mut self, kind: Kind) -> Result<(), BodyError> {
+        if kind == Kind::Bool && !self.scanner.bool()? {
+            return Ok(());
+        }
+        let message = "`background` must be false or absent: what is generated after the answer can't be counted. Use `stream` for a long response.";
+        Err(BodyError::new("background", message.into()))
     }
 
     fn metadata(&mut self) -> Result<(), BodyError> {

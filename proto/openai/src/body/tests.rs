@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::limits::{MEMBERS_MAX, MODEL_BYTES_MAX, SPANS_MAX};
+use crate::limits::{INTEGER_DIGITS_MAX, MEMBERS_MAX, MODEL_BYTES_MAX, SPANS_MAX};
 
 const CHAT: Api = Api::ChatCompletions;
 
@@ -139,6 +139,49 @@ fn what_engines_would_coerce_is_refused() {
         }
         accepted(CHAT, &with(&format!("\"{key}\":-1")));
         accepted(CHAT, &with(&format!("\"{key}\":null")));
+    }
+}
+
+#[test]
+fn what_could_not_be_counted_is_refused() {
+    let pooling = [Api::Embeddings, Api::Rerank, Api::Score];
+    for format in ["bytes", "bytes_only", "b\\u0079tes"] {
+        let body = with(&format!("\"input\":\"x\",\"encoding_format\":\"{format}\""));
+        for api in pooling {
+            let error = refused(api, &body);
+            assert_eq!(error.param, Some("encoding_format"));
+            assert!(error.message.contains("base64"), "{error}");
+        }
+        accepted(CHAT, &body);
+    }
+    for format in ["\"float\"", "\"base64\"", "null", "1", "[\"bytes\"]", "\"Bytes\""] {
+        accepted(Api::Embeddings, &with(&format!("\"encoding_format\":{format}")));
+    }
+    for value in ["true", "\"true\"", "1", "{}"] {
+        let body = with(&format!("\"input\":\"x\",\"background\":{value}"));
+        let error = refused(Api::Responses, &body);
+        assert_eq!(error.param, Some("background"));
+        assert!(error.message.contains("stream"), "{error}");
+        accepted(CHAT, &body);
+    }
+    for value in ["false", "null"] {
+        accepted(Api::Responses, &with(&format!("\"background\":{value}")));
+    }
+    let twice = refused(Api::Responses, &with("\"background\":false,\"background\":true"));
+    assert!(twice.message.contains("twice"));
+}
+
+#[test]
+fn integers_that_python_refuses_are_refused_wherever_they_stand() {
+    let most = "9".repeat(INTEGER_DIGITS_MAX);
+    for place in ["\"max_tokens\":@", "\"seed\":-@", "\"x\":{\"y\":[@]}"] {
+        let number = |digits: &str| with(&place.replace('@', digits));
+        accepted(CHAT, &number(&most));
+        let error = refused(CHAT, &number(&format!("{most}9")));
+        assert!(error.message.contains("4300 digits"), "{error}");
+    }
+    for float in [format!("{most}9.0"), format!("{most}9e0"), format!("0.{most}9")] {
+        accepted(CHAT, &with(&format!("\"x\":{float}")));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::limits::NESTING_MAX;
+use crate::limits::{INTEGER_DIGITS_MAX, NESTING_MAX};
 
 /// What is wrong with a text that isn't JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub enum Flaw {
     Comma,
     /// A number is malformed here.
     Number,
+    /// An integer has more digits than engines read; it ends here.
+    Digits,
     /// An escape sequence is malformed here.
     Escape,
     /// A control character stands unescaped in a string.
@@ -52,6 +54,12 @@ impl fmt::Display for JsonError {
             Flaw::Colon => write!(f, "`:` was expected at byte {at}"),
             Flaw::Comma => write!(f, "`,` or a closing bracket was expected at byte {at}"),
             Flaw::Number => write!(f, "a number is malformed at byte {at}"),
+            Flaw::Digits => {
+                write!(
+                    f,
+                    "an integer has more than {INTEGER_DIGITS_MAX} digits, up to byte {at}; no engine reads it"
+                )
+            }
             Flaw::Escape => write!(f, "an escape sequence is malformed at byte {at}"),
             Flaw::Control => write!(f, "a control character must be escaped at byte {at}"),
             Flaw::Utf8 => write!(f, "a string is not valid UTF-8 at byte {at}"),
