@@ -7,6 +7,7 @@ mod chat;
 mod hold;
 mod messages;
 mod responses;
+mod running;
 mod stream;
 mod whole;
 

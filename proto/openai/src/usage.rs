@@ -29,6 +29,24 @@ impl Usage {
         *self == Self::default()
     }
 
+    /// Whether it says anything about what was used: one of the two counts that are no details.
+    #[must_use]
+    pub const fn is_telling(&self) -> bool {
+        self.input.is_some() || self.output.is_some()
+    }
+
+    /// Each count of `self`, or else that of `other`.
+    #[must_use]
+    pub fn or(&self, other: &Self) -> Self {
+        Self {
+            input: self.input.or(other.input),
+            cached: self.cached.or(other.cached),
+            cache_write: self.cache_write.or(other.cache_write),
+            output: self.output.or(other.output),
+            reasoning: self.reasoning.or(other.reasoning),
+        }
+    }
+
     /// `input + output`, saturating; `None` while both are unknown.
     #[must_use]
     pub fn total(&self) -> Option<u64> {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Tally;
 use super::stream::{Marks, Seen};
-use crate::json::{Kind, Scanner, Step};
+use crate::json::{Kind, Scanner, Step, unsigned};
 use crate::usage::Counts;
 
 /// Whether this is an ordinary event: choices, none finished, no usage. Then there is nothing to
@@ -26,6 +26,9 @@ pub(super) fn is_plain(data: &[u8], marks: &Marks) -> Option<bool> {
     (data.get(at) != Some(&b'"')).then_some(true)
 }
 
+/// Members that every event of a response has alike.
+const ENVELOPE: [&[u8]; 6] = [b"id", b"object", b"created", b"model", b"system_fingerprint", b"service_tier"];
+
 /// What one event says.
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
@@ -37,6 +40,10 @@ pub(super) struct Chunk {
     pub(super) has_choices: bool,
     /// `choices` is an empty array.
     pub(super) empty_choices: bool,
+    /// The index of the choice, if there is one only.
+    index: Option<usize>,
+    /// A member that neither describes the response nor counts.
+    payload: bool,
     /// The end of `choices`.
     pub(super) choices_end: Option<usize>,
     /// The value of `system_fingerprint`, unless it is null.
@@ -87,7 +94,10 @@ impl Chunk {
                     chunk.error |= kind != Kind::Null;
                     scanner.skip()?;
                 }
-                _ => scanner.skip()?,
+                name => {
+                    chunk.payload |= kind != Kind::Null && !ENVELOPE.contains(&name);
+                    scanner.skip()?;
+                }
             }
             previous = Some(scanner.at());
         }
@@ -101,13 +111,15 @@ impl Chunk {
         self.empty_choices = true;
         while scanner.element(&mut first)? {
             self.empty_choices = false;
-            self.has_choices = true;
-            if scanner.peek()? == Kind::Object { self.choice(scanner)? } else { scanner.skip()? }
+            // An engine without indices has one choice.
+            self.index = if self.has_choices { None } else { Some(0) };
+            let sole = !std::mem::replace(&mut self.has_choices, true);
+            if scanner.peek()? == Kind::Object { self.choice(scanner, sole)? } else { scanner.skip()? }
         }
         Ok(())
     }
 
-    fn choice(&mut self, scanner: &mut Scanner<'_>) -> Step<()> {
+    fn choice(&mut self, scanner: &mut Scanner<'_>, sole: bool) -> Step<()> {
         scanner.open()?;
         let mut first = true;
         while let Some(key) = scanner.member(&mut first)? {
@@ -115,6 +127,12 @@ impl Chunk {
                 (b"finish_reason", Kind::String) => {
                     self.finished = true;
                     self.abort |= scanner.string()?.is("abort");
+                }
+                (b"index", Kind::Number) => {
+                    let index = unsigned(scanner.number()?);
+                    if sole {
+                        self.index = index.and_then(|index| usize::try_from(index).ok());
+                    }
                 }
                 (b"text", Kind::String) => self.content |= !scanner.string()?.is_empty(),
                 (b"delta", Kind::Object) => self.delta(scanner)?,
@@ -142,9 +160,11 @@ impl Chunk {
         Ok(())
     }
 
-    /// Whether this is the usage event: no choices, but counts.
+    /// Whether this is the usage event: no choices, but counts. Without so much as the member
+    /// `choices` it is one too, if it says nothing else.
     pub(super) const fn is_usage_only(&self) -> bool {
-        self.empty_choices && self.counts.is_some()
+        let is_bare = self.usage_cut.is_some() && self.choices_end.is_none() && !self.payload && !self.error;
+        is_bare || (self.empty_choices && self.counts.is_some())
     }
 
     /// Adds what this event says to what was seen.
@@ -153,9 +173,18 @@ impl Chunk {
         tally.engine_abort |= self.abort;
         seen.content += u64::from(self.content);
         if let Some(counts) = &self.counts {
-            seen.usage.merge_max(&counts.openai());
-            seen.running = true;
-            seen.last |= !self.has_choices;
+            tally.unparsed |= counts.is_odd();
+            let usage = counts.openai();
+            if !usage.is_telling() {
+                return;
+            }
+            seen.counted = true;
+            if self.has_choices {
+                seen.running.merge(self.index, &usage, self.finished);
+            } else {
+                seen.usage.merge_max(&usage);
+                seen.last = true;
+            }
         }
     }
 }

@@ -52,9 +52,10 @@ pub(super) fn read(name: &[u8], data: &[u8], seen: &mut Seen, tally: &mut Tally)
 
 fn count(message: &Message, seen: &mut Seen, tally: &mut Tally) {
     if let Some(counts) = &message.counts {
+        tally.unparsed |= counts.is_odd();
         counts.anthropic_into(&mut seen.usage);
-        seen.running = true;
-        seen.delta |= message.kind == Type::Delta;
+        seen.counted |= seen.usage.is_telling();
+        seen.delta |= message.kind == Type::Delta && counts.has_output();
     }
     match message.kind {
         Type::Content => seen.content += 1,

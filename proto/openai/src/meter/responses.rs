@@ -46,9 +46,10 @@ pub(super) fn read(name: &[u8], data: &[u8], seen: &mut Seen, tally: &mut Tally)
     if let Some(counts) = counts
         && matches!(kind, Type::Done | Type::Failed)
     {
+        tally.unparsed |= counts.is_odd();
         seen.usage = counts.openai();
-        seen.running = true;
-        seen.last = true;
+        seen.counted = seen.usage.is_telling();
+        seen.last = seen.counted;
     }
 }
 

@@ -3,6 +3,7 @@
 use memchr::memmem::Finder;
 
 use super::hold::Hold;
+use super::running::Running;
 use super::{Pushed, Tally, chat, messages, responses};
 use crate::api::Api;
 use crate::plan::{Plan, Strip};
@@ -30,12 +31,14 @@ pub(super) struct Reader {
 }
 
 /// What decides, together with the usage itself, how far the usage can be trusted.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
-    /// The engine's own counts so far.
+    /// The engine's own counts of the whole response so far.
     pub(super) usage: Usage,
+    /// Its counts of single choices.
+    pub(super) running: Running,
     /// Some counts came.
-    pub(super) running: bool,
+    pub(super) counted: bool,
     /// The final counts came.
     pub(super) last: bool,
     /// A `message_delta` brought usage.
@@ -102,13 +105,14 @@ impl Stream {
     }
 
     pub(super) fn kept_bytes(&self) -> usize {
-        self.framer.kept_bytes() + self.reader.hold.kept_bytes()
+        self.framer.kept_bytes() + self.reader.hold.kept_bytes() + self.reader.seen.running.kept_bytes()
     }
 
     pub(super) fn let_go(&mut self, tally: &mut Tally, out: &mut Vec<u8>) {
         let Self { framer, reader } = self;
         framer.let_go(&mut |piece| reader.piece(piece, tally, out));
         reader.hold.let_go(out);
+        reader.seen.running.let_go(reader.api == Api::Completions);
     }
 }
 
@@ -201,15 +205,18 @@ impl Reader {
     /// Turns what was seen into counts and their source.
     fn settle(&self, tally: &mut Tally) {
         let seen = &self.seen;
-        tally.usage = seen.usage;
-        tally.source = if seen.last {
+        tally.usage = seen.usage.or(&seen.running.usage(self.api == Api::Completions));
+        let output = tally.usage.output;
+        // Some engines send no usage event, but counts with each choice's last event.
+        let is_last = seen.last || (tally.complete && !tally.error_event && seen.running.is_finished());
+        // Events of a chat may be more than its tokens: one that is echoed counts as no output.
+        let is_trusted = seen.counted && output.is_some() && self.api != Api::Messages;
+        tally.source = if is_last && (output.is_some() || seen.content == 0) {
             UsageSource::Final
-        } else if seen.content > seen.usage.output.unwrap_or(0)
-            && !(seen.running && self.api != Api::Messages)
-        {
+        } else if seen.content > output.unwrap_or(0) && !is_trusted {
             tally.usage.output = Some(seen.content);
             UsageSource::Estimated
-        } else if seen.running {
+        } else if seen.counted {
             UsageSource::Cumulative
         } else {
             UsageSource::None

@@ -27,24 +27,80 @@ fn content_types_are_told_by_their_essence() {
 }
 
 #[test]
-fn hostile_counts_saturate_or_are_unknown() {
-    let big = r#"{"choices":[],"usage":{"prompt_tokens":999999999999999999999999,"completion_tokens":-3,"prompt_tokens_details":{"cached_tokens":"7","created_cache_tokens":1.5}}}"#;
-    let read = chat(&[big]);
-    assert_eq!(read.usage, Usage { input: Some(u64::MAX), ..Usage::default() });
-    assert_eq!(read.source, UsageSource::Final);
-    assert_eq!(read.usage.total(), Some(u64::MAX));
-    for odd in
-        [r#"{"choices":[],"usage":[1]}"#, r#"{"choices":[],"usage":"x"}"#, r#"{"choices":[],"usage":null}"#]
-    {
-        let read = chat(&[odd]);
-        assert_eq!(
-            (read.usage, read.source, read.unparsed),
-            (Usage::default(), UsageSource::None, false),
-            "{odd}"
-        );
+fn what_is_no_count_is_unknown_and_told() {
+    let body = |count: &str| {
+        format!(
+            r#"{{"choices":[],"usage":{{"prompt_tokens":{count},"completion_tokens":{count},"input_tokens":{count},"output_tokens":{count},"prompt_tokens_details":{{"cached_tokens":{count}}}}}}}"#
+        )
+    };
+    let most = crate::limits::COUNT_MAX;
+    for count in [
+        "99999999999999999999999",
+        &(most + 1).to_string(),
+        "-3",
+        "10.0",
+        "1e3",
+        "\"7\"",
+        "[7]",
+        "{}",
+        "true",
+    ] {
+        let body = body(count);
+        for read in [
+            chat(&[&body]),
+            tally(Api::ChatCompletions, BodyKind::Json, &body),
+            tally(Api::Messages, BodyKind::Json, &body),
+        ] {
+            let wanted = (Usage::default(), UsageSource::None, true);
+            assert_eq!((read.usage, read.source, read.unparsed), wanted, "{count}");
+        }
     }
-    let anthropic = r#"{"type":"message","usage":{"input_tokens":18446744073709551615,"cache_read_input_tokens":5,"output_tokens":1}}"#;
-    assert_eq!(tally(Api::Messages, BodyKind::Json, anthropic).usage.input, Some(u64::MAX));
+    let read = chat(&[&body(&most.to_string())]);
+    assert_eq!((read.usage.total(), read.source), (Some(2 * most), UsageSource::Final));
+    assert!(!read.unparsed);
+    for odd in [
+        r#"{"choices":[],"usage":[1]}"#,
+        r#"{"choices":[],"usage":"x"}"#,
+        r#"{"choices":[],"usage":null}"#,
+        r#"{"choices":[],"usage":{}}"#,
+        r#"{"choices":[],"usage":{"prompt_tokens":null,"completion_tokens":null,"x":-1}}"#,
+    ] {
+        let read = chat(&[odd]);
+        let wanted = (Usage::default(), UsageSource::None, false);
+        assert_eq!((read.usage, read.source, read.unparsed), wanted, "{odd}");
+    }
+}
+
+/// Whatever the last usage lacks, what was counted before it isn't dropped for it.
+#[test]
+fn a_last_usage_without_counts_takes_nothing_away() {
+    for usage in
+        ["{}", "[]", r#"{"completion_tokens":7.0}"#, r#"{"prompt_tokens":-1,"completion_tokens":-7}"#]
+    {
+        let last = format!(r#"{{"choices":[],"usage":{usage}}}"#);
+        let content = r#"{"choices":[{"index":0,"delta":{"content":"a"}}]}"#;
+        let read = chat(&[content, content, &last, "[DONE]"]);
+        assert_eq!((read.usage.output, read.source), (Some(2), UsageSource::Estimated), "{usage}");
+        let running = r#"{"choices":[{"index":0,"delta":{"content":"a"}}],"usage":{"prompt_tokens":5,"completion_tokens":4}}"#;
+        let read = chat(&[running, &last, "[DONE]"]);
+        let wanted = (Some(5), Some(4), UsageSource::Cumulative);
+        assert_eq!((read.usage.input, read.usage.output, read.source), wanted, "{usage}");
+        let stream = format!(
+            "data: {{\"type\":\"response.output_text.delta\"}}\n\ndata: {{\"type\":\"response.completed\",\"response\":{{\"usage\":{usage}}}}}\n\n"
+        );
+        let read = tally(Api::Responses, BodyKind::Sse, &stream);
+        assert_eq!((read.usage.output, read.source), (Some(1), UsageSource::Estimated), "{usage}");
+        let usage = usage.replace("prompt", "input").replace("completion", "output");
+        let stream = format!(
+            "data: {{\"type\":\"content_block_delta\"}}\n\ndata: {{\"type\":\"message_delta\",\"usage\":{usage}}}\n\ndata: {{\"type\":\"message_stop\"}}\n\n"
+        );
+        let read = tally(Api::Messages, BodyKind::Sse, &stream);
+        assert_eq!((read.usage.output, read.source), (Some(1), UsageSource::Estimated), "{usage}");
+    }
+    let input_only = r#"{"choices":[],"usage":{"prompt_tokens":5}}"#;
+    let read = chat(&[r#"{"choices":[{"delta":{"content":"a"}}]}"#, input_only]);
+    let wanted = (Some(5), Some(1), UsageSource::Estimated);
+    assert_eq!((read.usage.input, read.usage.output, read.source), wanted);
 }
 
 #[test]
@@ -60,6 +116,54 @@ fn running_counts_merge_by_maximum_and_the_last_ones_are_final() {
     let last = r#"{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":16}}"#;
     let read = chat(&[&running(5, 9), last]);
     assert_eq!((read.usage.output, read.source), (Some(16), UsageSource::Final));
+}
+
+/// One event of the choice `index`, as vLLM writes it with running usage.
+fn running(index: u64, input: u64, output: u64, finish: &str) -> String {
+    format!(
+        r#"{{"choices":[{{"index":{index},"delta":{{"content":"a"}},"finish_reason":{finish}}}],"usage":{{"prompt_tokens":{input},"completion_tokens":{output}}}}}"#
+    )
+}
+
+#[test]
+fn running_counts_are_of_one_choice_and_add_up() {
+    let mut events = Vec::new();
+    for output in 1..=25 {
+        events.extend((0..4).map(|index| running(index, 10 + index / 2, output, "null")));
+    }
+    let body: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+    for (api, input) in [(Api::ChatCompletions, 11), (Api::Completions, 21)] {
+        let read = tally(api, BodyKind::Sse, &body);
+        let wanted = (Some(input), Some(100), UsageSource::Cumulative);
+        assert_eq!((read.usage.input, read.usage.output, read.source), wanted);
+        // The final usage is a sum already.
+        let last = r#"data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":99}}"#;
+        let read = tally(api, BodyKind::Sse, &format!("{body}{last}\n\n"));
+        let wanted = (Some(9), Some(99), UsageSource::Final);
+        assert_eq!((read.usage.input, read.usage.output, read.source), wanted);
+    }
+    // Counts of several choices at once are of all of them.
+    let both = r#"{"choices":[{"index":0},{"index":1}],"usage":{"prompt_tokens":5,"completion_tokens":9}}"#;
+    assert_eq!(chat(&[both, both]).usage.output, Some(9));
+    let odd = running(0, 5, 9, "null").replace("\"index\":0", "\"index\":-1");
+    assert_eq!(chat(&[&odd, &odd]).usage.output, Some(9));
+}
+
+#[test]
+fn counts_on_the_last_event_of_each_choice_are_final_once_the_stream_is_over() {
+    let source = |events: &[&str]| chat(events).source;
+    let content = r#"{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}"#;
+    let stop = |index| running(index, 5, 7, "\"stop\"");
+    let read = chat(&[content, content, &stop(0), "[DONE]"]);
+    assert_eq!((read.usage.output, read.source), (Some(7), UsageSource::Final));
+    assert_eq!(source(&[content, &stop(0)]), UsageSource::Cumulative, "not over");
+    assert_eq!(source(&[&running(0, 5, 6, "null"), "[DONE]"]), UsageSource::Cumulative, "never finished");
+    let second = running(1, 5, 6, "null");
+    assert_eq!(source(&[&second, &stop(0), "[DONE]"]), UsageSource::Cumulative, "one never finished");
+    let read = chat(&[&second, &stop(0), &stop(1), "[DONE]"]);
+    assert_eq!((read.usage.output, read.source), (Some(14), UsageSource::Final));
+    let error = r#"{"error":{"code":500}}"#;
+    assert_eq!(source(&[&stop(0), error, "[DONE]"]), UsageSource::Cumulative, "the engine died");
 }
 
 #[test]

@@ -230,6 +230,7 @@ impl Whole {
         let mut scanner = Scanner::new(&self.value);
         match Counts::read(&mut scanner).and_then(|counts| scanner.end().map(|()| counts)) {
             Ok(Some(counts)) => {
+                tally.unparsed |= counts.is_odd();
                 match self.api.dialect() {
                     Dialect::OpenAi => tally.usage = counts.openai(),
                     Dialect::Anthropic => {
@@ -237,7 +238,7 @@ impl Whole {
                         counts.anthropic_into(&mut tally.usage);
                     }
                 }
-                tally.source = if tally.usage.is_empty() { UsageSource::None } else { UsageSource::Final };
+                tally.source = if tally.usage.is_telling() { UsageSource::Final } else { UsageSource::None };
             }
             Ok(None) => {}
             Err(_) => tally.unparsed = true,

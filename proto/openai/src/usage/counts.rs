@@ -2,6 +2,7 @@
 
 use super::Usage;
 use crate::json::{Kind, Scanner, Step, unsigned};
+use crate::limits::COUNT_MAX;
 
 /// The counts of one usage object, under all the names they have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,11 +17,12 @@ pub(crate) struct Counts {
     cached: Option<u64>,
     cache_write: Option<u64>,
     reasoning: Option<u64>,
+    odd: bool,
 }
 
 impl Counts {
     /// Reads the object that the scanner stands before; `None` for any other value. Counts that
-    /// aren't unsigned integers are unknown; too large ones saturate.
+    /// aren't unsigned integers of at most [`COUNT_MAX`] are unknown.
     pub(crate) fn read(scanner: &mut Scanner<'_>) -> Step<Option<Self>> {
         if scanner.peek()? != Kind::Object {
             scanner.skip()?;
@@ -50,11 +52,10 @@ impl Counts {
                 self.members(scanner, 1)?;
                 continue;
             }
+            let value = if kind == Kind::Number { unsigned(scanner.number()?) } else { None };
             if kind != Kind::Number {
                 scanner.skip()?;
-                continue;
             }
-            let value = unsigned(scanner.number()?);
             let slot = match (level, &*name) {
                 (0, b"prompt_tokens") => &mut self.prompt_tokens,
                 (0, b"completion_tokens") => &mut self.completion_tokens,
@@ -68,9 +69,19 @@ impl Counts {
                 (1, b"reasoning_tokens") => &mut self.reasoning,
                 _ => continue,
             };
-            *slot = value;
+            *slot = value.filter(|count| *count <= COUNT_MAX);
+            self.odd |= slot.is_none() && kind != Kind::Null;
         }
         Ok(())
+    }
+
+    /// Whether a count was given that is none.
+    pub(crate) const fn is_odd(&self) -> bool {
+        self.odd
+    }
+
+    pub(crate) const fn has_output(&self) -> bool {
+        self.output_tokens.is_some() || self.completion_tokens.is_some()
     }
 
     /// As OpenAI means them: the prompt count includes what came from a cache.

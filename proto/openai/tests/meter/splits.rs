@@ -21,6 +21,8 @@ fn payload() -> impl Strategy<Value = String> {
         Just("{\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"x\"},\"usage\":{\"output_tokens\":4}}".to_owned()),
         Just("{\"type\":\"response.completed\",\"response\":{\"usage\":{\"input_tokens\":3}}}".to_owned()),
         Just("{\"usage\":{\"prompt_tokens\":-5,\"completion_tokens\":1e9,\"prompt_tokens_details\":[]}}".to_owned()),
+        Just("{\"id\":\"a\",\"usage\":{\"prompt_tokens\":4,\"completion_tokens\":2}}".to_owned()),
+        (0..200u8).prop_map(|index| format!("{{\"choices\":[{{\"index\":{index},\"finish_reason\":\"stop\"}}],\"usage\":{{\"prompt_tokens\":7,\"completion_tokens\":{index}}}}}")),
         Just("{\"usage\":".to_owned()),
         Just("[DONE]".to_owned()),
         "[ -~]{0,20}",
@@ -93,8 +95,8 @@ proptest! {
     #[test]
     fn a_json_body_is_read_as_serde_json_reads_it(
         content in ".{0,40}",
-        prompt in any::<u64>(),
-        completion in prop::option::of(any::<u64>()),
+        prompt in 0..=limits::COUNT_MAX,
+        completion in prop::option::of(0..=limits::COUNT_MAX),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
     ) {
         let decoy = serde_json::json!({"usage": {"prompt_tokens": 1}, "error": {"a": 1}, "finish_reason": "abort"});

@@ -129,7 +129,7 @@ fn the_member_goes_with_one_comma_wherever_it_stands() {
         (format!("{{{c},\"usage\":{{}}}}"), format!("{{{c}}}")),
         (format!("{{{c}, \"usage\": null}}"), format!("{{{c}}}")),
         (format!("{{{c},\"usage\":{{}},\"b\":\"usage\"}}"), format!("{{{c},\"b\":\"usage\"}}")),
-        ("{\"usage\":{}}".into(), "{}".into()),
+        ("{\"usage\":{},\"d\":1}".into(), "{\"d\":1}".into()),
         (format!("{{{c},\"b\":{{\"usage\":{{}}}}}}"), format!("{{{c},\"b\":{{\"usage\":{{}}}}}}")),
     ] {
         let wrap = |json: &str| format!("data: {json}\n\n");
@@ -152,4 +152,30 @@ fn empty_choices_without_counts_stay() {
     let filters = "data: {\"choices\":[],\"prompt_filter_results\":[],\"usage\":null}\n\n";
     assert_eq!(run_text(Strip::All, filters), "data: {\"choices\":[],\"prompt_filter_results\":[]}\n\n");
     assert_eq!(run_text(Strip::Continuous, filters), filters);
+}
+
+#[test]
+fn of_an_event_that_is_usage_only_nothing_is_left() {
+    let usage = "\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}";
+    let lead = "\"id\":\"a\",\"object\":\"o\",\"created\":1,\"model\":\"m\",\"service_tier\":\"x\"";
+    for members in [
+        usage.to_owned(),
+        format!("{lead},{usage}"),
+        format!("{usage},{lead},\"choices\":null,\"metrics\":null"),
+        format!("{lead},\"choices\":[],{usage},\"metrics\":{{\"a\":1}}"),
+        format!("{lead},\"usage\":null"),
+    ] {
+        let body = format!("{CONTENT}data: {{{members}}}\n\n{DONE}");
+        assert_eq!(run_text(Strip::All, &body), format!("{CONTENT}{DONE}"), "{members}");
+        assert_eq!(run_text(Strip::Continuous, &body), body);
+        assert_eq!(run_text(Strip::Nothing, &body), body);
+    }
+    // What says something else keeps that.
+    let body = format!("data: {{{lead},{usage},\"error\":{{\"code\":500}}}}\n\n");
+    assert_eq!(run_text(Strip::All, &body), format!("data: {{{lead},\"error\":{{\"code\":500}}}}\n\n"));
+    let fingerprint = format!("data: {{{usage},\"system_fingerprint\":\"f\"}}\n\n");
+    assert_eq!(
+        run_text(Strip::All, &format!("{FINISH}{fingerprint}{DONE}")),
+        format!("{FINISH_MARKED}{DONE}")
+    );
 }
