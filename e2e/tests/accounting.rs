@@ -1,10 +1,11 @@
 //! 2,000 mixed exchanges with a tenth of them aborted: every token that the engines counted is recorded, no other.
 
 use e2e::Harness;
-use e2e::bodies::{choices, mixed};
+use e2e::bodies::{Wish, chat, choices, mixed};
 use e2e::client::load::{Until, run};
-use e2e::client::{self, Ended, Reply};
+use e2e::client::{self, Call, Ended, Reply};
 use e2e::engine::{Cache, Outcome};
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,6 +15,64 @@ const TOKENS_MAX: u64 = 40;
 
 fn is_aborted(n: u64) -> bool {
     n % 10 == 3
+}
+
+/// Tokens of a chat or completion stream that the client has seen: each event of a choice carries one, but for the first
+/// of a chat's choice.
+fn tokens_seen(reply: &Reply) -> u64 {
+    let text = String::from_utf8_lossy(&reply.body);
+    let whole = text.rfind("\n\n").map_or("", |end| &text[..end]);
+    let is_token =
+        |event: &&str| event.contains("\"choices\":[{") && !event.contains("\"role\":\"assistant\"");
+    whole.split("\n\n").filter(is_token).count() as u64
+}
+
+/// Running usage is of one choice. Clients that leave before the final one have used what all choices used together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_leaves_has_used_all_its_choices() {
+    let mut harness = Harness::builder().start().await.unwrap();
+    let with_n = |n: u64, mut body: Value| {
+        body["n"] = json!(n);
+        body
+    };
+    let batch = |prompts: &[&str]| json!({"model": "tiny-llama", "stream": true, "max_tokens": 200, "prompt": prompts});
+    let different =
+        ["one", "a longer prompt, and one more", "the longest prompt of them all, and then some more"];
+    let alike = ["same", "same", "same", "same"];
+    // Path, body, and whether the input is known exactly.
+    let cases = [
+        ("/v1/chat/completions", with_n(4, chat(200, Wish::Nothing)), true),
+        ("/v1/chat/completions", with_n(4, chat(200, Wish::Continuous)), true),
+        ("/v1/chat/completions", with_n(1, chat(200, Wish::Nothing)), true),
+        ("/v1/completions", batch(&different), true),
+        ("/v1/completions", with_n(2, batch(&different)), true),
+        ("/v1/completions", batch(&alike), false),
+    ];
+    for (path, body, input_known) in &cases {
+        let call = Call::json(path, body).header("x-engine-interval-ms", "5").abort_after(40);
+        let reply = harness.send(call).await.unwrap();
+        assert_eq!((reply.status, &reply.ended), (200, &Ended::HungUp));
+        let seen = tokens_seen(&reply);
+        assert!(seen > 30, "{seen} tokens are too few to tell choices apart");
+        let id = reply.request_id();
+        let service = harness.service().unwrap();
+        let limit = Duration::from_secs(10);
+        let records = service
+            .records_when("the record", limit, |log| log.by_request_id().contains_key(id.as_str()))
+            .await
+            .unwrap();
+        let records = records.by_request_id();
+        let record = records[id.as_str()];
+        let engines: Vec<_> = harness.engines.iter().map(|(_, engine)| engine.books()).collect();
+        let entry = engines.iter().find_map(|books| books.by_request_id().get(id.as_str()).copied()).unwrap();
+        let output = record.usage.output.unwrap();
+        assert!((seen..=entry.completion_tokens).contains(&output), "{seen} seen, {record:?}\n{entry:?}");
+        let input = record.usage.input.unwrap();
+        assert!(input > 0 && input <= entry.prompt_tokens, "{record:?}\n{entry:?}");
+        assert_eq!(input == entry.prompt_tokens, *input_known, "{record:?}\n{entry:?}");
+        assert_eq!(record.usage_source.as_deref(), Some("cumulative"));
+        assert_eq!(record.end.as_deref(), Some("client_abort"));
+    }
 }
 
 /// For every exchange that the engine finished: recorded tokens = the engine's own. For every abort: a record. For every
@@ -84,7 +143,9 @@ async fn recorded_tokens_are_the_engines_own() {
                 assert_eq!(record.usage_source.as_deref(), Some("final"), "{record:?}");
             } else {
                 aborted += 1;
-                assert!(record.usage.output.unwrap_or(0) <= entry.completion_tokens, "{record:?}\n{entry:?}");
+                let output = record.usage.output.unwrap_or(0);
+                assert!(output <= entry.completion_tokens, "{record:?}\n{entry:?}");
+                assert!(output >= tokens_seen(reply), "the client has seen more: {record:?}\n{entry:?}");
             }
         }
     }
