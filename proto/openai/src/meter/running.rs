@@ -16,10 +16,8 @@ use crate::usage::Usage;
 pub(super) struct Running {
     /// By index.
     choices: Vec<Choice>,
-    /// The largest counts that no single choice could be found for.
+    /// The largest counts that no single choice could be found for, or was left for when memory was short.
     rest: Choice,
-    /// Memory was short, and `rest` took over what the choices had together.
-    folded: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,14 +39,15 @@ impl Choice {
 impl Running {
     /// Takes the counts of an event: of the choice `index`, or, without one, of several at once.
     pub(super) fn merge(&mut self, index: Option<usize>, usage: &Usage, finished: bool) {
-        let Some(index) = index.filter(|index| *index < CHOICES_MAX) else {
-            return self.rest.merge(usage, finished);
+        let Some(at) = index.filter(|index| *index < CHOICES_MAX) else {
+            // A choice past the bound has neighbours there: when all have ended isn't known.
+            return self.rest.merge(usage, finished && index.is_none());
         };
-        if index >= self.choices.len() {
-            self.choices.reserve_exact(index + 1 - self.choices.len());
-            self.choices.resize(index + 1, Choice::default());
+        if at >= self.choices.len() {
+            self.choices.reserve_exact(at + 1 - self.choices.len());
+            self.choices.resize(at + 1, Choice::default());
         }
-        if let Some(choice) = self.choices.get_mut(index) {
+        if let Some(choice) = self.choices.get_mut(at) {
             choice.merge(usage, finished);
         }
     }
@@ -76,7 +75,7 @@ impl Running {
     /// Whether there were counts, and each choice that had some had them on its last event too.
     pub(super) fn is_finished(&self) -> bool {
         let mut seen = self.choices.iter().chain([&self.rest]).filter(|choice| choice.seen).peekable();
-        !self.folded && seen.peek().is_some() && seen.all(|choice| choice.finished)
+        seen.peek().is_some() && seen.all(|choice| choice.finished)
     }
 
     pub(super) const fn kept_bytes(&self) -> usize {
@@ -89,8 +88,7 @@ impl Running {
             return;
         }
         self.rest.usage = self.usage(prompts);
-        self.rest.seen = true;
-        self.folded = true;
+        (self.rest.seen, self.rest.finished) = (true, false);
         self.choices = Vec::new();
     }
 }
@@ -153,6 +151,9 @@ mod tests {
         assert!(!running.is_finished());
         running.merge(Some(2), &counts(5, 2), true);
         assert!(running.is_finished());
+        let mut beyond = running.clone();
+        beyond.merge(Some(CHOICES_MAX), &counts(5, 1), true);
+        assert!(!beyond.is_finished(), "its neighbours are not known");
         running.let_go(false);
         assert!(running.kept_bytes() == 0 && !running.is_finished());
         assert_eq!(running.usage(false), counts(5, 4));

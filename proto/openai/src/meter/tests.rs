@@ -97,6 +97,18 @@ fn a_last_usage_without_counts_takes_nothing_away() {
         let read = tally(Api::Messages, BodyKind::Sse, &stream);
         assert_eq!((read.usage.output, read.source), (Some(1), UsageSource::Estimated), "{usage}");
     }
+    let stream = "data: {\"type\":\"response.completed\",\"response\":{\"usage\":{}}}\n\n";
+    assert_eq!(tally(Api::Responses, BodyKind::Sse, stream).source, UsageSource::None);
+    // The count that a message starts with is no last one.
+    let stream = concat!(
+        "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":9,\"output_tokens\":1}}}\n\n",
+        "data: {\"type\":\"content_block_delta\"}\n\ndata: {\"type\":\"content_block_delta\"}\n\n",
+        "data: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"x\"},\"usage\":{}}\n\n",
+        "data: {\"type\":\"message_stop\"}\n\n",
+    );
+    let read = tally(Api::Messages, BodyKind::Sse, stream);
+    let wanted = (Some(9), Some(2), UsageSource::Estimated);
+    assert_eq!((read.usage.input, read.usage.output, read.source), wanted);
     let input_only = r#"{"choices":[],"usage":{"prompt_tokens":5}}"#;
     let read = chat(&[r#"{"choices":[{"delta":{"content":"a"}}]}"#, input_only]);
     let wanted = (Some(5), Some(1), UsageSource::Estimated);

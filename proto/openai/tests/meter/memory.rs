@@ -90,6 +90,11 @@ fn an_event_that_was_let_go_is_told_and_the_next_one_read() {
     assert_eq!(client, body[..first], "the first passes unread, the second is stripped");
     assert!(tally.truncated && tally.events == 2);
     assert_eq!((tally.usage.input, tally.usage.output), (Some(5), Some(6)));
+    // Its later lines pass unread too.
+    let lines = b"data: {\ndata: \"usage\":{\"prompt_tokens\":1}}\ndata: [DONE]\n\n";
+    let (client, tally) = run_short(plan, BodyKind::Sse, [&lines[..8], &lines[8..]], |n| n == 0);
+    assert_eq!(client, lines);
+    assert!(tally.truncated && !tally.unparsed && !tally.complete && tally.events == 1);
     let whole = b"{\"usage\":{\"prompt_tokens\":1},\"error\":{}}";
     let (client, tally) = run_short(plan, BodyKind::Json, [&whole[..20], &whole[20..]], |n| n == 0);
     assert_eq!(client, whole);
