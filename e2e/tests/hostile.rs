@@ -4,8 +4,11 @@ use e2e::Harness;
 use e2e::bodies::{Wish, chat, chat_call};
 use e2e::client::Call;
 use e2e::client::load::{Until, run};
+use e2e::client::raw;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 /// Most that Envoy may grow by, in bytes: two instances of the filter on two workers, and what is in flight.
 const GROWTH_MAX: u64 = 700 << 20;
@@ -65,4 +68,57 @@ async fn hostile_answers_kill_no_vm() {
         });
     good.await.unwrap();
     assert_eq!(harness.reached().1, 0);
+}
+
+/// Streams of half-finished events, together more than a VM has memory for.
+const UNFINISHED: usize = 1300;
+/// Just below the longest event that the filter reads.
+const UNFINISHED_BYTES: usize = 1_040_000;
+
+/// The engine begins events and never ends them. What the filter keeps of them stays within its budget: no VM dies, and
+/// other streams are metered as ever. When the clients have left, each exchange has its record.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unfinished_events_kill_no_vm() {
+    let mut harness = Harness::builder().envoy(|options| options.concurrency = 1).start().await.unwrap();
+    let alive = harness.envoy.vms_alive().await.unwrap();
+    let resident = harness.envoy.process().resident_bytes();
+    let body = chat(5, Wish::Nothing).to_string();
+    let head = raw::head(
+        "/v1/chat/completions",
+        &[&format!("x-engine-unfinished: {UNFINISHED_BYTES}"), &format!("content-length: {}", body.len())],
+    );
+    let mut clients = Vec::new();
+    for _ in 0..UNFINISHED {
+        let mut client = TcpStream::connect(harness.address()).await.unwrap();
+        client.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+        // Only its beginning is held back, if anything: the head comes at once.
+        let mut answer = vec![0; 4096];
+        let read = tokio::time::timeout(Duration::from_secs(20), client.read(&mut answer)).await;
+        let read = read.expect("no answer within 20 s").unwrap();
+        assert_eq!(raw::status(&answer[..read]), Some(200), "after {} streams", clients.len());
+        // Reads on, so that the engine may write all.
+        clients.push(tokio::spawn(async move {
+            while client.read(&mut answer).await.is_ok_and(|read| read > 0) {}
+        }));
+    }
+    assert_eq!(harness.envoy.vms_alive().await.unwrap(), alive, "a VM died");
+    let reply = harness.send(chat_call(5)).await.unwrap();
+    assert!(reply.status == 200 && reply.has_terminal_event() && !reply.text().contains("usage"));
+    let grown = harness.envoy.process().resident_bytes().saturating_sub(resident);
+    println!("{UNFINISHED} unfinished events: Envoy grew by {} MiB", grown >> 20);
+    assert!(grown < GROWTH_MAX, "Envoy grew by {grown} bytes");
+    clients.iter().for_each(tokio::task::JoinHandle::abort);
+    let service = harness.service().unwrap();
+    let limit = Duration::from_secs(20);
+    let records =
+        service.records_when("a record of each", limit, |log| log.newest().len() > UNFINISHED).await.unwrap();
+    let newest = records.newest();
+    let left = newest.values().filter(|record| record.end.as_deref() == Some("client_abort")).count();
+    assert_eq!((newest.len(), left), (UNFINISHED + 1, UNFINISHED));
+    let whole = newest.values().find(|record| record.end.as_deref() == Some("complete")).unwrap();
+    assert_eq!((whole.usage.output, whole.usage_source.as_deref()), (Some(5), Some("final")));
+    let truncated = newest.values().filter(|record| record.flags["truncated"] == true).count();
+    assert!(truncated > UNFINISHED / 2, "the budget was put to the test: {truncated}");
+    let failed = harness.envoy.stats("wasm.*(fail|crash|recover_error)").await.unwrap();
+    assert!(failed.values().all(|count| *count == 0), "{failed:?}");
 }

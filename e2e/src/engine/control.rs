@@ -72,6 +72,8 @@ pub struct Script {
     pub split: Option<u64>,
     /// Answer with garbage drawn from this seed.
     pub hostile: Option<u64>,
+    /// Begin an event of this many bytes and never end it.
+    pub unfinished: Option<usize>,
     /// Wait for the engine's release after this many events.
     pub hold_after: Option<usize>,
     /// Play this capture as it is.
@@ -106,6 +108,7 @@ impl Script {
             gzip: text("x-engine-gzip").is_some(),
             split: number("x-engine-split"),
             hostile: number("x-engine-hostile"),
+            unfinished: count("x-engine-unfinished"),
             hold_after: count("x-engine-hold-after"),
             play: text("x-play").map(str::to_owned),
         }

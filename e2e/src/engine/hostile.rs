@@ -47,6 +47,14 @@ pub struct Hostile {
     pub reset: bool,
 }
 
+/// The beginning of an event, `bytes` bytes long.
+#[must_use]
+pub fn unfinished(bytes: usize) -> Piece {
+    let mut event = b"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"".to_vec();
+    event.resize(bytes, b'x');
+    Piece { bytes: event, output: 1 }
+}
+
 /// The answer for `seed`. `job` gives a well-formed answer to damage.
 #[must_use]
 pub fn answer(job: &Job, seed: u64) -> Hostile {

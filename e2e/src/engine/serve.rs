@@ -217,6 +217,11 @@ async fn post(
         let body = Outgoing::new(hostile.pieces, tail, script.interval, false, link, Outcome::Finished);
         return build(hostile.status, hostile.content_type, hostile.encoding, body);
     }
+    if let Some(bytes) = script.unfinished {
+        let pieces = vec![hostile::unfinished(bytes)];
+        let body = Outgoing::new(pieces, Tail::Silence, script.interval, false, link, Outcome::Finished);
+        return build(200, "text/event-stream", None, body);
+    }
     if !job.stream {
         pump::generate(job.completion_tokens(), script.interval).await;
         let bytes = format::whole(&job, cached).into_bytes();
