@@ -166,7 +166,7 @@ impl Stage {
     }
 }
 
-fn tell(what: &str, record: &Record, why: &str, reply: &Reply) {
+fn tell(what: &str, record: &Record, why: &str, reply: &Reply) -> Result<()> {
     let count = |n: Option<u64>| n.map_or_else(|| "unknown".to_owned(), |n| n.to_string());
     // Of a whole answer the first byte is no first token.
     let ttft = record
@@ -184,11 +184,13 @@ fn tell(what: &str, record: &Record, why: &str, reply: &Reply) {
         record.usage_source.as_deref().unwrap_or("?"),
         record.end.as_deref().unwrap_or("?")
     );
-    let leaked = reply.text().contains("\"usage\"") && record.api.as_deref() == Some("chat_completions");
-    println!(
-        "    {}",
-        if leaked { "the client saw usage" } else { "as the engine alone would have answered it" }
-    );
+    // The gateway asks the engine for usage; a client that did not ask must not see it.
+    let seen = reply.text().contains("\"usage\"");
+    println!("    usage in the client's answer: {}", if seen { "yes" } else { "no" });
+    if seen && record.api.as_deref() == Some("chat_completions") {
+        bail!("the client did not ask for usage and got it");
+    }
+    Ok(())
 }
 
 async fn converse(stage: &Stage) -> Result<()> {
@@ -197,13 +199,13 @@ async fn converse(stage: &Stage) -> Result<()> {
         messages.push(json!({"role": "user", "content": question}));
         let body = json!({"model": "tiny-llama", "messages": messages, "max_tokens": 24, "stream": true, "temperature": 0});
         let (reply, record, why) = stage.ask(Call::json("/v1/chat/completions", &body)).await?;
-        tell(&format!("turn {turn}, POST /v1/chat/completions, streamed"), &record, &why, &reply);
+        tell(&format!("turn {turn}, POST /v1/chat/completions, streamed"), &record, &why, &reply)?;
         messages.push(json!({"role": "assistant", "content": reply.answer()}));
     }
     let body = json!({"model": "tiny-llama", "max_tokens": 12, "system": RULES,
         "messages": [{"role": "user", "content": "Thank you."}]});
     let (reply, record, why) = stage.ask(Call::json("/v1/messages", &body)).await?;
-    tell("POST /v1/messages, one JSON answer", &record, &why, &reply);
+    tell("POST /v1/messages, one JSON answer", &record, &why, &reply)?;
     let refused = client::send(
         stage.envoy.address,
         Call::json("/v1/chat/completions", &json!({"model": "gpt-9", "messages": []})),
