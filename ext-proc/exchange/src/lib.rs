@@ -24,5 +24,5 @@ pub use event::{
 };
 pub use phase::{OkProof, Phase, step};
 pub use reject::{Immediate, RejectReason};
-pub use rules::{ModelRule, Rules, TENANT_BYTES_MAX, TenantRule, UsageMode};
+pub use rules::{ModelRule, Rules, TENANT_BYTES_MAX, TenantRule, UsageMode, is_tenant_name};
 pub use verdict::{Reply, Verdict};

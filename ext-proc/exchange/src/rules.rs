@@ -51,7 +51,7 @@ impl TenantRule {
             (Self::Fixed(tenant), _) => Ok(tenant.clone()),
             (Self::Header { default: Some(default) }, TenantHeader::Absent) => Ok(default.clone()),
             (Self::Header { default: None }, TenantHeader::Absent) => Err(RejectReason::NoTenant),
-            (Self::Header { .. }, TenantHeader::One(name)) if is_name(name) => Ok(name.clone()),
+            (Self::Header { .. }, TenantHeader::One(name)) if is_tenant_name(name) => Ok(name.clone()),
             (Self::Header { .. }, TenantHeader::One(_) | TenantHeader::Ambiguous) => {
                 Err(RejectReason::BadTenant)
             }
@@ -59,7 +59,10 @@ impl TenantRule {
     }
 }
 
-fn is_name(text: &str) -> bool {
+/// Whether `text` can name a tenant: 1 to [`TENANT_BYTES_MAX`] letters, digits and `-_./:@`. One rule for headers and for
+/// the configuration.
+#[must_use]
+pub fn is_tenant_name(text: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'/' | b':' | b'@');
     !text.is_empty() && text.len() <= TENANT_BYTES_MAX && text.bytes().all(plain)
 }

@@ -37,7 +37,7 @@ pub use pools::{
     EngineKind, MODEL_NAME_BYTES_MAX, POOL_MODELS_MAX, POOL_NAME_BYTES_MAX, POOLS_MAX, PoolConfig, PoolFile,
     Strategy, UsageMode,
 };
-pub use tenant::{TENANT_BYTES_MAX, Tenant, TenantFile};
+pub use tenant::{Tenant, TenantFile};
 pub use token_keys::{
     Secret, TOKEN_KEY_BYTES_MAX, TOKEN_KEY_BYTES_MIN, TOKEN_KEY_ID_BYTES_MAX, TOKEN_KEYS_MAX, TokenKey,
     TokenKeyFile,

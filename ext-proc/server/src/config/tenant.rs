@@ -1,17 +1,13 @@
 //! `tenant`: whose request it is.
 
+use ext_proc_exchange::{TENANT_BYTES_MAX, is_tenant_name};
 use http::HeaderName;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Check, defaults};
+use crate::service::decode::is_control_header;
 
-/// Longest tenant name, bytes.
-pub const TENANT_BYTES_MAX: usize = 128;
-
-/// Headers that Tokenweir or the engine reads as commands. A tenant must not arrive in one: they are stripped.
-const CONTROL_PREFIXES: [&str; 2] = ["x-tokenweir-", "x-gateway-destination-endpoint"];
-const CONTROL_HEADERS: [&str; 3] = ["x-vllm-priority", "x-data-parallel-rank", "x-prefiller-host-port"];
 /// Headers that HTTP itself gives another meaning.
 const HTTP_HEADERS: [&str; 9] = [
     "connection",
@@ -53,11 +49,6 @@ pub struct Tenant {
     pub default: Option<String>,
 }
 
-/// What a tenant's name may hold, wherever it comes from.
-fn is_plain(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'/' | b':' | b'@')
-}
-
 pub(super) fn check(raw: &TenantFile, check: &mut Check<'_, '_>) -> Option<Tenant> {
     if !raw.trusted && raw.default.is_none() {
         check.error(
@@ -67,7 +58,7 @@ pub(super) fn check(raw: &TenantFile, check: &mut Check<'_, '_>) -> Option<Tenan
         );
     }
     if let Some(name) = &raw.default
-        && (name.is_empty() || name.len() > TENANT_BYTES_MAX || !name.bytes().all(is_plain))
+        && !is_tenant_name(name)
     {
         let advice = format!("use 1 to {TENANT_BYTES_MAX} letters, digits and `-_./:@`, as for the header");
         check.error("/tenant/default", "is not a tenant name", advice);
@@ -79,7 +70,8 @@ pub(super) fn check(raw: &TenantFile, check: &mut Check<'_, '_>) -> Option<Tenan
         return None;
     };
     let name = header.as_str();
-    if CONTROL_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || CONTROL_HEADERS.contains(&name) {
+    // A tenant must not arrive in a header that is stripped.
+    if is_control_header(name) {
         check.error(
             AT,
             format!("{name} is a control header and is stripped"),
@@ -89,4 +81,23 @@ pub(super) fn check(raw: &TenantFile, check: &mut Check<'_, '_>) -> Option<Tenan
         check.error(AT, format!("{name} has another meaning in HTTP"), "choose another, such as x-tenant");
     }
     Some(Tenant { header, trusted: raw.trusted, default: raw.default.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::config::Config;
+
+    #[test]
+    fn no_header_that_is_stripped_can_name_the_tenant() {
+        for header in ["x-tokenweir-tenant", "x-vllm-priority", "x-llm-d-tenant", "x-prefiller-url"] {
+            let text = format!(
+                "pools: [{{name: a, models: [m]}}]\nendpoints: {{file: e.yaml}}\n\
+                 tenant: {{header: {header}, trusted: true}}\n"
+            );
+            let errors = Config::parse(&text, Path::new("t.yaml")).expect_err(header).to_string();
+            assert!(errors.contains("is a control header"), "{errors}");
+        }
+    }
 }
