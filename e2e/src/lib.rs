@@ -14,6 +14,7 @@ pub mod metrics;
 pub mod parts;
 pub mod process;
 pub mod records;
+pub mod rough;
 pub mod service;
 pub mod template;
 
