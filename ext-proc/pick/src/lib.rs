@@ -22,7 +22,7 @@ mod slot;
 
 pub use ask::{Ask, Ticket, Used};
 pub use explain::{CANDIDATES_MAX, Candidate, Excluded, Explanation, LIST_MAX, NoPick, Pick, Reason};
-pub use pool::{ENDPOINTS_MAX, Pool, TICKETS_MAX};
+pub use pool::{ENDPOINTS_MAX, Occupancy, Pool, TICKETS_MAX};
 pub use prefix::{CHUNKS_MAX, Prefix, PrefixBuilder};
 pub use settings::{Settings, Speed, Strategy};
 pub use signal::{Endpoint, Health, Observation, Stats};

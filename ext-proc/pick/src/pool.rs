@@ -2,11 +2,13 @@
 
 mod choose;
 mod flight;
+mod occupancy;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 
 use flight::Flight;
+pub use occupancy::Occupancy;
 
 use crate::ask::{Ticket, Used};
 use crate::explain::Candidate;
