@@ -20,7 +20,7 @@ const KV_WAIT_MAX_S: f64 = 60.0;
 const ADAPTERS_FULL: f64 = 4.0;
 
 /// The request, as far as it is the same for every endpoint.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Request {
     pub(crate) prompt_tokens: f64,
     pub(crate) output_tokens: f64,

@@ -11,6 +11,7 @@ mod ask;
 mod cost;
 mod explain;
 mod faults;
+mod index;
 mod learned;
 mod load;
 mod pool;

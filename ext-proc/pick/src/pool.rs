@@ -1,20 +1,22 @@
 //! One pool: its endpoints, what is in flight on each, and what is learned when an exchange ends.
 
 mod choose;
+mod exchange;
 mod flight;
 mod occupancy;
+mod price;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 
+use exchange::index_slot;
 use flight::Flight;
 pub use occupancy::Occupancy;
 
-use crate::ask::{Ticket, Used};
+use crate::ask::Ticket;
 use crate::explain::Candidate;
+use crate::index::{Index, Room};
 use crate::learned::Learned;
-use crate::load::{Phase, Work};
-use crate::prefix::Prefix;
 use crate::settings::{Settings, Strategy};
 use crate::signal::{Endpoint, Health, Observation};
 use crate::slot::Slot;
@@ -39,6 +41,8 @@ pub struct Pool {
     /// When exchanges without a first token are taken to generate: nobody may ever tell.
     due: BTreeSet<(u64, Ticket)>,
     learned: Learned,
+    /// What each endpoint should have in its cache.
+    index: Index,
     /// Names that engines have called adapters.
     adapters: BTreeSet<String>,
     turn: usize,
@@ -57,6 +61,7 @@ impl Pool {
             flights: HashMap::new(),
             due: BTreeSet::new(),
             learned: Learned::new(&settings),
+            index: Index::default(),
             adapters: BTreeSet::new(),
             turn: 0,
             scratch: choose::Scratch::default(),
@@ -91,6 +96,25 @@ impl Pool {
                 self.leave(number);
             }
         }
+        // More endpoints share the pool's memory: each may hold less.
+        for number in self.listed.clone() {
+            self.index.trim(index_slot(number), self.room(number));
+        }
+    }
+
+    fn uses_prefixes(&self) -> bool {
+        matches!(self.settings.strategy, Strategy::LeastWork | Strategy::PrefixOnly)
+    }
+
+    /// How much of prompts an endpoint may hold in the index: its cache's size, and its share of the pool's memory. One
+    /// that isn't listed holds nothing.
+    fn room(&self, number: usize) -> Room {
+        let Some(slot) = self.slot(number).filter(|slot| slot.listed) else {
+            return Room { bytes: 0, chunks: 0 };
+        };
+        let tokens = slot.signals.stats.kv_capacity_tokens.unwrap_or(self.settings.kv_capacity_tokens);
+        let bytes = (tokens as f64 * self.learned.bytes_per_token()) as u64;
+        Room { bytes, chunks: self.settings.chunks_max / self.listed.len().max(1) }
     }
 
     /// The slot of `address`, made if there is none: unlisted, so that it is gone with its last request.
@@ -122,8 +146,10 @@ impl Pool {
         slot.signals = crate::signals::Signals::default();
         slot.faults = crate::faults::Faults::default();
         slot.forget();
-        if slot.load.in_flight() == 0 {
-            let address = slot.address;
+        let idle = slot.load.in_flight() == 0;
+        let address = slot.address;
+        self.index.clear(index_slot(number));
+        if idle {
             self.by_address.remove(&address);
             if let Some(place) = self.slots.get_mut(number) {
                 *place = None;
@@ -158,6 +184,7 @@ impl Pool {
         if let Some(slot) = self.slot_mut(number) {
             slot.forget();
         }
+        self.index.clear(index_slot(number));
     }
 
     /// Exchanges of ours in flight at `address`.
@@ -170,123 +197,5 @@ impl Pool {
     /// Every listed endpoint, and what an empty request would cost there.
     pub fn candidates(&self, now_ms: u64) -> impl Iterator<Item = Candidate> + '_ {
         self.survey(now_ms).into_iter()
-    }
-
-    /// The response has begun: `served` is who sent it (`None`: nobody), with `status`. Moves the reservation there.
-    /// Endpoints that were to be tried before it have refused or failed and are penalised, and so is `served` itself for
-    /// a status of 429 or from 500 on; `retry_after_ms` is its Retry-After.
-    pub fn answered(
-        &mut self,
-        ticket: Ticket,
-        served: Option<SocketAddr>,
-        status: u16,
-        retry_after_ms: Option<u64>,
-        now_ms: u64,
-    ) {
-        let Some(flight) = self.flights.get(&ticket) else { return };
-        let (order, planned) = (flight.order, flight.slot);
-        for refused in order.iter().flatten().take_while(|&&address| Some(address) != served) {
-            self.fail(*refused, None, now_ms);
-        }
-        let Some(served) = served else { return };
-        let failed = status == 429 || status >= 500;
-        if failed {
-            self.fail(served, retry_after_ms, now_ms);
-        }
-        let number = self.number(served);
-        if let Some(slot) = self.slot_mut(number) {
-            if !failed {
-                slot.faults.clear();
-            }
-            slot.signals.alive(now_ms);
-        }
-        if number != planned {
-            self.relocate(ticket, number, now_ms);
-        }
-        if let Some(flight) = self.flights.get_mut(&ticket) {
-            flight.failed = failed;
-        }
-    }
-
-    fn fail(&mut self, address: SocketAddr, retry_after_ms: Option<u64>, now_ms: u64) {
-        let penalty_ms = self.settings.penalty_ms;
-        let Some(&number) = self.by_address.get(&address) else { return };
-        if let Some(slot) = self.slot_mut(number) {
-            slot.faults.note(penalty_ms, retry_after_ms, now_ms);
-        }
-    }
-
-    fn relocate(&mut self, ticket: Ticket, number: usize, now_ms: u64) {
-        let Some(flight) = self.flights.get_mut(&ticket) else { return };
-        let (work, phase) = (flight.work, flight.phase);
-        let from = std::mem::replace(&mut flight.slot, number);
-        self.unload(from, &work, phase, now_ms);
-        if let Some(slot) = self.slot_mut(number) {
-            slot.load.dispatch(&work, now_ms);
-            if phase == Phase::Decode {
-                slot.load.start_decode(&work, now_ms);
-            }
-        }
-    }
-
-    fn unload(&mut self, number: usize, work: &Work, phase: Phase, now_ms: u64) {
-        let Some(slot) = self.slot_mut(number) else { return };
-        slot.load.end(work, phase, now_ms);
-        if !slot.listed {
-            self.leave(number);
-        }
-    }
-
-    /// The first token has come: the prefill is done.
-    pub fn first_token(&mut self, ticket: Ticket, now_ms: u64) {
-        let Some(flight) = self.flights.get_mut(&ticket) else { return };
-        flight.first_token = true;
-        if flight.phase == Phase::Decode {
-            return;
-        }
-        flight.phase = Phase::Decode;
-        self.due.remove(&(flight.due_ms, ticket));
-        let (number, work) = (flight.slot, flight.work);
-        if let Some(slot) = self.slot_mut(number) {
-            slot.load.start_decode(&work, now_ms);
-            slot.signals.alive(now_ms);
-        }
-    }
-
-    /// Exchanges whose first token is long overdue are taken to generate.
-    fn promote(&mut self, now_ms: u64) {
-        while let Some(&(due_ms, ticket)) = self.due.first().filter(|(due_ms, _)| *due_ms <= now_ms) {
-            self.due.remove(&(due_ms, ticket));
-            let Some(flight) = self.flights.get_mut(&ticket) else { continue };
-            flight.phase = Phase::Decode;
-            let (number, work) = (flight.slot, flight.work);
-            if let Some(slot) = self.slot_mut(number) {
-                slot.load.start_decode(&work, now_ms);
-            }
-        }
-    }
-
-    /// Counts an exchange that this process didn't dispatch (it was restarted since): it generates at `address`, and
-    /// nothing else is known of it. A ticket that is known already stays as it is.
-    pub fn adopt(&mut self, ticket: Ticket, address: SocketAddr, now_ms: u64) {
-        if self.flights.contains_key(&ticket) || self.flights.len() >= TICKETS_MAX {
-            return;
-        }
-        let context = self.learned.prompt_tokens() + self.learned.output_tokens(None) / 2.0;
-        let work = Work { context_tokens: context as u64, ..Work::default() };
-        let number = self.number(address);
-        if let Some(slot) = self.slot_mut(number) {
-            slot.load.dispatch(&work, now_ms);
-            slot.load.start_decode(&work, now_ms);
-        }
-        self.flights.insert(ticket, Flight::adopted(number, work));
-    }
-
-    /// The exchange has ended with what it used. A ticket that isn't known is ignored.
-    pub fn release(&mut self, ticket: Ticket, used: Used, now_ms: u64) {
-        let Some(flight) = self.flights.remove(&ticket) else { return };
-        self.due.remove(&(flight.due_ms, ticket));
-        self.unload(flight.slot, &flight.work, flight.phase, now_ms);
-        self.learned.ended(flight.text_bytes, flight.token_ids, &used);
     }
 }

@@ -22,6 +22,29 @@ pub(crate) fn chunk_bytes(position: u32) -> u32 {
     LADDER.iter().rev().find(|(from, _)| position >= *from).map_or(LADDER[0].1, |(_, bytes)| *bytes)
 }
 
+/// Bytes before the end of the first `chunks` chunks.
+pub(crate) fn bytes_at(chunks: usize) -> u64 {
+    let mut left = chunks as u64;
+    let mut position = 0;
+    for (rung, (from, bytes)) in LADDER.iter().enumerate() {
+        let ends = LADDER.get(rung + 1).map_or(u64::MAX, |(next, _)| u64::from(next - from));
+        let here = left.min(ends / u64::from(*bytes));
+        position += here * u64::from(*bytes);
+        left -= here;
+    }
+    position
+}
+
+/// Chunks that end within the first `bytes` bytes.
+pub(crate) fn chunks_at(bytes: u64) -> usize {
+    let mut chunks = 0;
+    for (rung, (from, each)) in LADDER.iter().enumerate() {
+        let ends = LADDER.get(rung + 1).map_or(u64::MAX, |(next, _)| u64::from(*next));
+        chunks += bytes.min(ends).saturating_sub(u64::from(*from)) / u64::from(*each);
+    }
+    usize::try_from(chunks).unwrap_or(usize::MAX)
+}
+
 /// A prompt's chain. Cheap to clone; the default is a prompt of which nothing is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prefix {
@@ -107,5 +130,71 @@ impl PrefixBuilder {
     #[must_use]
     pub fn finish(self) -> Prefix {
         Prefix { hashes: self.hashes.into(), bytes: self.bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{any, prop, prop_assert_eq, proptest};
+
+    use super::*;
+
+    fn prefix(texts: &[(u8, Vec<u8>)]) -> Prefix {
+        texts.iter().fold(PrefixBuilder::new(&[b"m"]), |b, (kind, text)| b.text(*kind, text)).finish()
+    }
+
+    #[test]
+    fn positions_and_counts_of_chunks_are_each_others_inverse() {
+        let mut position = 0;
+        for chunks in 0..2_000 {
+            assert_eq!(bytes_at(chunks), u64::from(position));
+            assert_eq!(chunks_at(position.into()), chunks);
+            let size = chunk_bytes(position);
+            assert_eq!(chunks_at(u64::from(position + size - 1)), chunks);
+            position += size;
+        }
+        assert_eq!(chunks_at(400_000), 249, "400 KB are cheap to look up");
+    }
+
+    #[test]
+    fn a_chain_depends_on_the_seed_the_kinds_and_where_texts_part() {
+        let text = vec![b'x'; 1_000];
+        let of = |seed: &[&[u8]], texts: &[(u8, &[u8])]| {
+            texts.iter().fold(PrefixBuilder::new(seed), |b, (k, t)| b.text(*k, t)).finish()
+        };
+        let plain = of(&[b"m", b""], &[(0, &text)]);
+        assert_eq!((plain.chunks(), plain.bytes()), (7, 1_002));
+        for other in [
+            of(&[b"n", b""], &[(0, &text)]),
+            of(&[b"", b"m"], &[(0, &text)]),
+            of(&[b"m", b""], &[(1, &text)]),
+            of(&[b"m", b""], &[(0, &text[..10]), (0, &text[10..])]),
+        ] {
+            assert_eq!(other.hashes().iter().filter(|h| plain.hashes().contains(h)).count(), 0);
+        }
+    }
+
+    #[test]
+    fn a_prompt_has_bounded_chunks() {
+        let prefix = prefix(&[(0, vec![b'x'; 8 << 20])]);
+        assert_eq!((prefix.chunks(), prefix.bytes()), (CHUNKS_MAX, (8 << 20) + 2));
+    }
+
+    proptest! {
+        #[test]
+        fn a_longer_prompt_begins_with_the_chain_of_the_shorter(
+            texts in prop::collection::vec((0u8..3, prop::collection::vec(any::<u8>(), 0..700)), 1..6),
+            more in prop::collection::vec(any::<u8>(), 0..3_000),
+        ) {
+            let short = prefix(&texts);
+            let mut longer = texts;
+            if let Some((_, last)) = longer.last_mut() {
+                last.extend_from_slice(&more);
+            }
+            longer.push((1, more));
+            let long = prefix(&longer);
+            prop_assert_eq!(&long.hashes()[..short.chunks()], short.hashes());
+            prop_assert_eq!(long.chunks(), chunks_at(long.bytes()));
+        }
     }
 }

@@ -11,6 +11,9 @@ const ADAPTERS_UNTOLD: usize = 8;
 /// Most adapters that are remembered as loaded on any endpoint.
 const ADAPTERS_MAX: usize = 64;
 
+/// Weight of a new outcome in the trust in predicted hits.
+const TRUST_MOVES: f64 = 0.05;
+
 /// One endpoint.
 #[derive(Debug)]
 pub(crate) struct Slot {
@@ -25,6 +28,8 @@ pub(crate) struct Slot {
     /// Hashes of the names of adapters that we sent requests for, the latest last: an idle adapter stays loaded but
     /// shows in no metric.
     adapters: Vec<u64>,
+    /// Share of predicted hits that the engine really found, lately.
+    trust: f64,
 }
 
 /// What an adapter finds on an endpoint.
@@ -48,6 +53,7 @@ impl Slot {
             signals: Signals::default(),
             faults: Faults::default(),
             adapters: Vec::new(),
+            trust: 1.0,
         }
     }
 
@@ -83,8 +89,19 @@ impl Slot {
         }
     }
 
+    /// The engine found `share` of a predicted hit, 0 to 1.
+    pub(crate) fn note_hit(&mut self, share: f64) {
+        self.trust += TRUST_MOVES * (share - self.trust);
+    }
+
+    /// How far predicted hits are believed, 0 to 1. An engine that caches nothing ends at 0.
+    pub(crate) fn trust(&self) -> f64 {
+        self.trust
+    }
+
     /// Nothing that the engine held is there any more.
     pub(crate) fn forget(&mut self) {
         self.adapters.clear();
+        self.trust = 1.0;
     }
 }

@@ -2,9 +2,19 @@
 
 use std::net::SocketAddr;
 
-use super::Prefix;
+use crate::cost::Request;
 use crate::explain::LIST_MAX;
 use crate::load::{Phase, Work};
+use crate::prefix::Prefix;
+
+/// How far an exchange is known to have come; the later ones are stronger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Told {
+    Nothing,
+    Answered,
+    FirstToken,
+    Failed,
+}
 
 /// An exchange in flight: where it is, and what was reckoned of it when it was sent.
 #[derive(Clone, Debug)]
@@ -18,12 +28,12 @@ pub(super) struct Flight {
     /// When it is taken to generate even if nobody tells.
     pub(super) due_ms: u64,
     pub(super) prefix: Prefix,
+    /// Chunks that its endpoint was thought to hold.
+    pub(super) matched_chunks: usize,
+    pub(super) request: Request,
     pub(super) text_bytes: u64,
     pub(super) token_ids: u64,
-    /// Its first token was seen.
-    pub(super) first_token: bool,
-    /// It was answered with a failure.
-    pub(super) failed: bool,
+    pub(super) told: Told,
 }
 
 impl Flight {
@@ -36,10 +46,11 @@ impl Flight {
             phase: Phase::Decode,
             due_ms: 0,
             prefix: Prefix::default(),
+            matched_chunks: 0,
+            request: Request::default(),
             text_bytes: 0,
             token_ids: 0,
-            first_token: true,
-            failed: false,
+            told: Told::FirstToken,
         }
     }
 }
