@@ -40,6 +40,8 @@ pub enum Effect {
         pool: String,
         /// Whose place it is.
         exchange: ExchangeId,
+        /// The endpoint that was to answer, as far as is known.
+        picked: Option<SocketAddr>,
         /// How it was answered.
         answer: Answered,
     },
@@ -203,7 +205,8 @@ impl Book {
             // What was thought of one endpoint's cache says nothing of another's.
             place.predicted = None;
         }
-        let effect = Effect::Answered { pool: open.token.pool.clone(), exchange: id, answer };
+        let picked = open.place.map(|place| place.on);
+        let effect = Effect::Answered { pool: open.token.pool.clone(), exchange: id, picked, answer };
         self.renew(id, now_ms.saturating_add(self.leases.first_ms));
         Ok(effect)
     }

@@ -13,6 +13,8 @@ use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::Ex
 use ext_proc_exchange::{ModelRule, Rules, TenantRule};
 use ext_proc_meter::Leases;
 use ext_proc_pick::{Endpoint, Strategy};
+use ext_proc_signals::{Sink, Target};
+use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -32,6 +34,7 @@ use crate::picks::RecentPicks;
 use crate::pools::Pools;
 use crate::reports::Reports;
 use crate::service::{DrainSteps, Service, Shared};
+use crate::signals;
 use crate::telemetry;
 
 /// How often leases are looked at.
@@ -96,6 +99,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     let first = Endpoints::load(&config.endpoints.file, &config)?;
     let app = App::build(&config, &metrics)?;
     app.shared.dispatcher.pools.replace(&view(&first));
+    let (targets, listed) = watch::channel(signals::targets(&config, &first));
     let listeners = listen::bind(&config.listen).await?;
     let admin = listen::bind_admin(config.listen.admin).await?;
 
@@ -103,7 +107,15 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     let (newest, watcher) = endpoints::watch(Arc::clone(&config), first, metrics.clone(), app.stop.clone());
     tasks.spawn(async move { drop(watcher.await) });
     tasks.spawn(telemetry::run_upkeep(metrics.clone(), app.stop.clone()));
-    tasks.spawn(until(app.stop.clone(), follow(newest, Arc::clone(&app.shared))));
+    tasks.spawn(until(
+        app.stop.clone(),
+        follow(newest, Arc::clone(&config), targets, Arc::clone(&app.shared)),
+    ));
+    if config.signals.enabled {
+        let sink: Arc<dyn Sink> = Arc::<Pools>::clone(&app.shared.dispatcher.pools);
+        let settings = signals::settings(&config.signals);
+        tasks.spawn(ext_proc_signals::run(listed, settings, sink, app.stop.clone()));
+    }
     tasks.spawn(until(app.stop.clone(), tick(Arc::clone(&app.shared))));
     let picks = Arc::clone(&app.shared.dispatcher.picks);
     let pools = Arc::clone(&app.shared.dispatcher.pools);
@@ -220,10 +232,16 @@ async fn until(stop: CancellationToken, work: impl Future<Output = ()>) {
 }
 
 /// Takes every new view of the endpoints.
-async fn follow(mut newest: Latest, shared: Arc<Shared>) {
+async fn follow(
+    mut newest: Latest,
+    config: Arc<Config>,
+    targets: watch::Sender<Arc<Vec<Target>>>,
+    shared: Arc<Shared>,
+) {
     loop {
-        let view = view(&newest.borrow_and_update());
-        shared.dispatcher.pools.replace(&view);
+        let endpoints = Arc::clone(&newest.borrow_and_update());
+        shared.dispatcher.pools.replace(&view(&endpoints));
+        targets.send_replace(signals::targets(&config, &endpoints));
         if newest.changed().await.is_err() {
             return;
         }

@@ -31,3 +31,4 @@ mod pools;
 mod reports;
 mod service;
 mod settlement;
+mod signals;

@@ -28,7 +28,7 @@ use exact::Exact;
 use families::{self as family, ALL, Family, Kind};
 pub use labels::{NONE, OTHER, TENANT_LABEL_BYTES_MAX, TENANT_LABELS_MAX};
 use labels::{Names, Tenants};
-pub use pool::{PoolMeters, Prediction};
+pub use pool::{Failure, PoolMeters, Prediction};
 pub use series::{Ended, Labels, Series, Tokens};
 
 /// Most label sets of exchanges; past it, new tenants are counted as `other`.

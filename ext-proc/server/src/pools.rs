@@ -15,7 +15,7 @@ use proto_tokenweir::token::ExchangeId;
 
 use crate::clock::monotonic_ms;
 use crate::engines::{Engine, Engines};
-use crate::metrics::{Metrics, PoolMeters, Prediction};
+use crate::metrics::{Failure, Metrics, PoolMeters, Prediction};
 
 /// A pool and the randomness that its picks use.
 struct Entry {
@@ -99,17 +99,21 @@ impl Pools {
         }
     }
 
-    fn answered(&self, pool: &str, exchange: ExchangeId, answer: &Answered) {
-        if let Some(slot) = self.slots.get(pool) {
-            let status = u16::try_from(answer.status).unwrap_or_default();
-            let mut entry = slot.lock();
-            entry.pool.answered(
-                ticket(exchange),
-                answer.served,
-                status,
-                answer.retry_after_ms,
-                monotonic_ms(),
-            );
+    fn answered(&self, pool: &str, exchange: ExchangeId, picked: Option<SocketAddr>, answer: &Answered) {
+        let Some(slot) = self.slots.get(pool) else { return };
+        let status = u16::try_from(answer.status).unwrap_or_default();
+        let (ticket, now_ms) = (ticket(exchange), monotonic_ms());
+        let Some(served) = answer.served else {
+            // No endpoint was even tried: none is to blame, and none works on it. Its end finds nothing left to release.
+            slot.meters.failed(Failure::Unreached);
+            return slot.lock().pool.release(ticket, Used::default(), now_ms);
+        };
+        slot.lock().pool.answered(ticket, Some(served), status, answer.retry_after_ms, now_ms);
+        if picked.is_some_and(|picked| picked != served) {
+            slot.meters.failed(Failure::Refused);
+        }
+        if status == 429 || status >= 500 {
+            slot.meters.failed(Failure::Answered);
         }
     }
 
@@ -121,7 +125,9 @@ impl Pools {
                     slot.lock().pool.adopt(ticket(exchange), on, monotonic_ms());
                 }
             }
-            Effect::Answered { pool, exchange, answer } => self.answered(&pool, exchange, &answer),
+            Effect::Answered { pool, exchange, picked, answer } => {
+                self.answered(&pool, exchange, picked, &answer);
+            }
             Effect::FirstToken { pool, exchange } => {
                 if let Some(slot) = self.slots.get(&pool) {
                     slot.lock().pool.first_token(ticket(exchange), monotonic_ms());
@@ -165,7 +171,7 @@ impl Pools {
 /// What the signals tell.
 impl Pools {
     /// A look at an engine brought this.
-    pub(crate) fn observe(&self, pool: &str, address: SocketAddr, observation: Observation) {
+    pub(crate) fn take_look(&self, pool: &str, address: SocketAddr, observation: Observation) {
         if let Some(slot) = self.slots.get(pool) {
             let now_ms = monotonic_ms();
             slot.engines.observed(address, &observation, now_ms);
@@ -174,12 +180,19 @@ impl Pools {
     }
 
     /// Our exchanges in flight on an endpoint.
-    pub(crate) fn in_flight(&self, pool: &str, address: SocketAddr) -> u32 {
+    pub(crate) fn in_flight_on(&self, pool: &str, address: SocketAddr) -> u32 {
         self.slots.get(pool).map_or(0, |slot| slot.lock().pool.in_flight(address))
     }
 
+    /// The engine was restarted: its cache is empty.
+    pub(crate) fn forget_cache(&self, pool: &str, address: SocketAddr) {
+        if let Some(slot) = self.slots.get(pool) {
+            slot.lock().pool.forget(address);
+        }
+    }
+
     /// A look at an engine ended with `outcome`, a fixed text.
-    pub(crate) fn looked(&self, pool: &str, address: SocketAddr, outcome: &'static str, took: Duration) {
+    pub(crate) fn note_look(&self, pool: &str, address: SocketAddr, outcome: &'static str, took: Duration) {
         if let Some(slot) = self.slots.get(pool) {
             slot.engines.looked(address, outcome, took, monotonic_ms());
             slot.meters.scraped(outcome, took);

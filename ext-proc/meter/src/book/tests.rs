@@ -90,7 +90,10 @@ fn a_report_closes_the_record_once_and_gives_the_place_back_with_what_was_used()
     let mut book = opened();
     let answer = Answered { served: Some(address(2)), status: 200, retry_after_ms: Some(3_000) };
     let moved = book.serve(id(1), answer, 1).expect("open");
-    assert_eq!(moved, Effect::Answered { pool: "a".into(), exchange: id(1), answer });
+    assert_eq!(
+        moved,
+        Effect::Answered { pool: "a".into(), exchange: id(1), picked: Some(address(1)), answer }
+    );
     let Outcome::Accepted(effects) = book.report(id(1), &token(1), &end(7), 2) else {
         panic!("not accepted")
     };

@@ -65,7 +65,8 @@ families! {
         "Prompt tokens sent to an endpoint, not in its cache as far as known, that have no first token yet";
     PENALISED = "tokenweir_endpoint_penalised", Gauge, ["pool", "endpoint"],
         "1 for an endpoint that goes last because it refused or failed a request";
-    PENALTIES = "tokenweir_penalties_total", Counter, ["pool"], "Endpoints put last because they refused or failed a request";
+    FAILURES = "tokenweir_endpoint_failures_total", Counter, ["pool", "cause"],
+        "Requests that the picked endpoint did not serve (refused: another one did; answered: 429 or 5xx; unreached: none was tried)";
     HEALTH = "tokenweir_endpoint_health", Gauge, ["pool", "endpoint", "health"],
         "1 for what an endpoint's signals say of it (unknown, ready, unreachable, sleeping, paused, draining, stuck)";
     SIGNAL_AGE = "tokenweir_signal_age_seconds", Gauge, ["pool", "endpoint"], "Age of an engine's own numbers";

@@ -47,6 +47,28 @@ pub struct Prediction {
     pub reported: u64,
 }
 
+/// Why an endpoint that was picked was put last, or nobody answered at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// It refused, or broke before it answered: another one served.
+    Refused,
+    /// It answered 429, or 500 or more.
+    Answered,
+    /// No endpoint was even tried.
+    Unreached,
+}
+
+impl Failure {
+    /// Value of the `cause` label.
+    pub fn as_label(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Answered => "answered",
+            Self::Unreached => "unreached",
+        }
+    }
+}
+
 /// The counters of one pool.
 pub struct PoolMeters {
     recorder: Recorder,
@@ -54,7 +76,7 @@ pub struct PoolMeters {
     picks: ByLabel,
     scrapes: ByLabel,
     scrape_seconds: Histogram,
-    penalties: Counter,
+    failures: ByLabel,
     prompt: Counter,
     predicted: Counter,
     reported: Counter,
@@ -69,7 +91,7 @@ impl PoolMeters {
             picks: ByLabel::new(&family::PICKS),
             scrapes: ByLabel::new(&family::SCRAPES),
             scrape_seconds: recorder.histogram(&family::SCRAPE_SECONDS, &[pool]),
-            penalties: counter(&family::PENALTIES),
+            failures: ByLabel::new(&family::FAILURES),
             prompt: counter(&family::PREFIX_PROMPT),
             predicted: counter(&family::PREFIX_PREDICTED),
             reported: counter(&family::PREFIX_REPORTED),
@@ -89,9 +111,9 @@ impl PoolMeters {
         self.scrape_seconds.record(took.as_secs_f64());
     }
 
-    /// `count` endpoints were put last because they refused or failed a request.
-    pub fn penalised(&self, count: u64) {
-        self.penalties.increment(count);
+    /// A picked endpoint did not serve its request.
+    pub fn failed(&self, failure: Failure) {
+        self.failures.increment(&self.recorder, &self.pool, failure.as_label());
     }
 
     /// An exchange has ended for which both sides of a prediction are known.

@@ -32,7 +32,7 @@ fn exercise(metrics: &Metrics) {
     let pool = metrics.pool("a");
     pool.picked("least_request");
     pool.scraped("ok", Duration::from_millis(7));
-    pool.penalised(2);
+    pool.failed(Failure::Refused);
     pool.predicted(Prediction { prompt: 100, predicted: 80, reported: 64 });
     pool.predicted(Prediction { prompt: 50, predicted: 0, reported: 16 });
     let gauges = EndpointGauges { in_flight: 3, health: "stuck", ..EndpointGauges::default() };
@@ -78,7 +78,7 @@ fn every_function_moves_its_own_metric() {
         "tokenweir_picks_total{pool=\"a\",reason=\"least_request\"} 1",
         "tokenweir_signals_scrapes_total{pool=\"a\",outcome=\"ok\"} 1",
         "tokenweir_signals_scrape_seconds_bucket{pool=\"a\",le=\"0.01\"} 1",
-        "tokenweir_penalties_total{pool=\"a\"} 2",
+        "tokenweir_endpoint_failures_total{pool=\"a\",cause=\"refused\"} 1",
         "tokenweir_prefix_prompt_tokens_total{pool=\"a\"} 150",
         "tokenweir_prefix_predicted_tokens_total{pool=\"a\"} 80",
         "tokenweir_prefix_reported_tokens_total{pool=\"a\"} 80",
