@@ -41,6 +41,7 @@ fn endpoint(seen: &Seen, now_ms: u64) -> Value {
             "context_tokens": occupancy.context_tokens,
         },
         "penalty_s": seconds(candidate.explanation.penalty_s),
+        "prefix_chunks": occupancy.chunks,
         "signals": signals(candidate, engine, now_ms),
     })
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::Pool;
+use super::exchange::index_slot;
 use crate::load::Phase;
 
 /// Our own exchanges on one endpoint.
@@ -17,6 +18,8 @@ pub struct Occupancy {
     pub generating: u32,
     /// Tokens that these are thought to hold in the KV cache.
     pub context_tokens: u64,
+    /// Chunks of prompts that its cache is thought to hold.
+    pub chunks: usize,
 }
 
 impl Pool {
@@ -24,17 +27,19 @@ impl Pool {
     /// be absent.
     #[must_use]
     pub fn occupancy(&self) -> BTreeMap<SocketAddr, Occupancy> {
-        let mut by_address: BTreeMap<SocketAddr, Occupancy> = self
-            .slots
-            .iter()
-            .flatten()
-            .map(|slot| {
-                let (load, prefill_tokens) = (&slot.load, 0);
-                let (prefilling, generating, context_tokens) =
-                    (load.prefilling, load.decoding, load.context_tokens);
-                (slot.address, Occupancy { prefilling, prefill_tokens, generating, context_tokens })
-            })
-            .collect();
+        let mut by_address: BTreeMap<SocketAddr, Occupancy> = BTreeMap::new();
+        for (number, slot) in self.slots.iter().enumerate() {
+            let Some(slot) = slot else { continue };
+            let (chunks, _) = self.index.held(index_slot(number));
+            let occupancy = Occupancy {
+                prefilling: slot.load.prefilling,
+                prefill_tokens: 0,
+                generating: slot.load.decoding,
+                context_tokens: slot.load.context_tokens,
+                chunks,
+            };
+            by_address.insert(slot.address, occupancy);
+        }
         // Those that wait for their first token are the ones that are due; the rest needn't be looked at.
         for (_, ticket) in &self.due {
             let Some(flight) = self.flights.get(ticket).filter(|flight| flight.phase == Phase::Prefill)
