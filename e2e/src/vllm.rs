@@ -77,7 +77,8 @@ impl Vllm {
     pub fn again(&mut self, more: &[&str]) -> Result<()> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("kits/vllm/up.sh").display().to_string();
         let port = self.address.port().to_string();
-        let args = [&[script.as_str(), &port, "--", "--structured-outputs-config", GRAMMAR], more].concat();
+        let always = ["--disable-uvicorn-access-log", "--structured-outputs-config", GRAMMAR];
+        let args = [&[script.as_str(), &port, "--"], &always[..], more].concat();
         let kept: Vec<(String, String)> = std::env::vars()
             .filter(|(name, _)| ["HOME", "PATH", "TOKENWEIR_CACHE"].contains(&name.as_str()))
             .collect();
