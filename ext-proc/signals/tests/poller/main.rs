@@ -1,5 +1,12 @@
 //! The poller against a small server that misbehaves on demand.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test: what fails here must stop it"
+)]
+
 mod server;
 
 use std::collections::BTreeMap;
@@ -164,6 +171,7 @@ async fn every_poisoned_answer_has_its_outcome_and_no_numbers() {
         (Behaviour { status: 307, ..Behaviour::default() }, Outcome::Status, Health::Unknown),
         (Behaviour { status: 503, ..Behaviour::default() }, Outcome::Status, Health::Draining),
         (Behaviour { fill: huge, ..Behaviour::default() }, Outcome::TooLarge, Health::Unknown),
+        (Behaviour { endless: true, ..Behaviour::default() }, Outcome::TooLarge, Health::Unknown),
         (Behaviour { half: true, ..Behaviour::default() }, Outcome::Broken, Health::Unknown),
         (Behaviour { close_on_request: 1, ..Behaviour::default() }, Outcome::Refused, Health::Unreachable),
     ] {

@@ -19,6 +19,8 @@ pub(crate) struct Behaviour {
     pub(crate) status: u16,
     /// Bytes of comments before the page.
     pub(crate) fill: usize,
+    /// Says no length, and goes on until the client leaves.
+    pub(crate) endless: bool,
     /// Breaks the connection in the middle of the page.
     pub(crate) half: bool,
     /// Waits before it answers.
@@ -38,6 +40,7 @@ impl Default for Behaviour {
             models: &[],
             status: 200,
             fill: 0,
+            endless: false,
             half: false,
             delay: None,
             close_idle: None,
@@ -178,6 +181,12 @@ async fn answer(stream: &mut TcpStream, behaviour: Behaviour, models: bool) -> O
         behaviour.status,
         body.len(),
     );
+    if behaviour.endless {
+        stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.ok()?;
+        loop {
+            stream.write_all(body.as_bytes()).await.ok()?;
+        }
+    }
     let cut = if behaviour.half && !models { body.len() / 2 } else { body.len() };
     stream.write_all(head.as_bytes()).await.ok()?;
     stream.write_all(&body.as_bytes()[..cut]).await.ok()?;

@@ -195,6 +195,15 @@ fn earlier_names_are_read_but_never_beside_the_present_ones() {
 }
 
 #[test]
+fn of_the_same_series_twice_the_larger_counts() {
+    for order in [["3", "7"], ["7", "3"]] {
+        let [first, second] =
+            order.map(|value| format!("vllm:num_requests_running{{engine=\"0\"}} {value}\n"));
+        has(&one(&format!("{first}{second}")), &[(Field::Running, 7.0)]);
+    }
+}
+
+#[test]
 fn labels_that_nobody_knows_add_up_or_stay_out() {
     let stats = one("vllm:num_requests_waiting_by_reason{engine=\"0\",reason=\"moon\"} 2\n\
                      vllm:num_requests_waiting_by_reason{engine=\"0\",reason=\"tide\"} 3\n\
