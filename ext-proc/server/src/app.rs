@@ -12,7 +12,7 @@ use std::time::Duration;
 use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::ExternalProcessorServer;
 use ext_proc_exchange::{ModelRule, Rules, TenantRule};
 use ext_proc_meter::Leases;
-use ext_proc_pick::{Endpoint, Strategy};
+use ext_proc_pick::Endpoint;
 use ext_proc_signals::{Sink, Target};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -24,7 +24,7 @@ use crate::books::Books;
 use crate::clock::{monotonic_ms, unix_ms};
 use crate::config::{Config, ConfigErrors, EngineKind, UsageMode};
 use crate::debug;
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Dispatcher, uses_prefixes};
 use crate::endpoints::{self, Endpoints, Latest};
 use crate::generated::usage_reports_server::UsageReportsServer;
 use crate::keys;
@@ -299,8 +299,7 @@ fn rules(config: &Config) -> Rules {
                 ext_proc_exchange::UsageMode::Inject { continuous: false }
             }
         };
-        let by_prefix = matches!(pool.pick.strategy, Strategy::LeastWork | Strategy::PrefixOnly);
-        let prefix = by_prefix && pool.pick.chunks_max > 0;
+        let prefix = uses_prefixes(&pool.pick);
         let rule = |model: &String| (model.clone(), ModelRule { pool: pool.name.clone(), usage, prefix });
         models.extend(pool.models.iter().map(rule));
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ext_proc_exchange::{Answer, Denial, Grant, Inquiry, ResponseHead};
 use ext_proc_meter::{Answered, Place, Record};
-use ext_proc_pick::{Ask, NoPick, Pick};
+use ext_proc_pick::{Ask, NoPick, Pick, Settings, Strategy};
 use proto_tokenweir::token::{ExchangeId, KeyRing, TOKEN_VERSION};
 use proto_tokenweir::v1::ExchangeToken;
 
@@ -108,6 +108,11 @@ fn place(inquiry: &Inquiry, pick: &Pick) -> Option<Place> {
     let there = pick.candidates.iter().find(|candidate| candidate.address == on);
     let asked = there.filter(|_| inquiry.prefix.bytes() > 0);
     Some(Place { on, predicted: asked.map(|candidate| candidate.explanation.matched_tokens) })
+}
+
+/// Whether a pool's picks look at what prompts begin with.
+pub(crate) fn uses_prefixes(settings: &Settings) -> bool {
+    matches!(settings.strategy, Strategy::LeastWork | Strategy::PrefixOnly) && settings.chunks_max > 0
 }
 
 fn denial(reason: NoPick) -> Denial {
