@@ -109,6 +109,18 @@ impl Request<'_> {
         }
     }
 
+    /// The edit that gives the response its id: a vLLM takes the member `request_id` for that, which a client may not set.
+    /// It becomes the first member of the body.
+    #[must_use]
+    pub fn name_response(&self, id: &str) -> Edits {
+        let mut member = String::with_capacity(id.len() + 16);
+        member.push_str("\"request_id\":");
+        push_json_string(&mut member, id);
+        // A body that was scanned has at least its model.
+        member.push(',');
+        Edits::new(self.members_at..self.members_at, member)
+    }
+
     /// The edit that asks for another model.
     #[must_use]
     pub fn rewrite_model(&self, model: &str) -> Edits {
