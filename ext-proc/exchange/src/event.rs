@@ -102,6 +102,13 @@ pub struct Inquiry {
     pub request_id: String,
     /// Bytes of prompt text.
     pub prompt_bytes: usize,
+    /// The stored response that is asked for, or gone on from, by its id: only the endpoint that keeps it can serve. One
+    /// that is asked for names neither model nor pool; both are empty then.
+    pub stored: Option<String>,
+    /// The engine takes the id of its response from us: the grant has to name one.
+    pub names_response: bool,
+    /// The engine answers before it generates.
+    pub background: bool,
 }
 
 /// A decision.
@@ -116,10 +123,14 @@ pub enum Answer {
 /// Where a request goes; its place is reserved and its record open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
+    /// Pool of the endpoints.
+    pub pool: String,
     /// The pick, then those to try next; never empty.
     pub endpoints: Vec<SocketAddr>,
     /// The exchange token, sealed.
     pub token: String,
+    /// Id that the engine has to give its response.
+    pub response_id: Option<String>,
 }
 
 /// Why a request isn't dispatched.
@@ -129,6 +140,8 @@ pub enum Denial {
     NoneReady,
     /// As many exchanges are open as this replica holds.
     Full,
+    /// No endpoint keeps the stored response, or it is another tenant's: nobody is told which.
+    UnknownResponse,
 }
 
 /// What the exchange wants done, in order.

@@ -27,6 +27,9 @@ pub struct ModelRule {
     pub pool: String,
     /// How usage comes out of that pool.
     pub usage: UsageMode,
+    /// Each engine keeps the responses that it made, under ids that we give (vLLM). False: a provider keeps them for all of
+    /// its endpoints, under ids of its own.
+    pub keeps_responses: bool,
 }
 
 /// How a tenant is known.

@@ -66,7 +66,7 @@ fn the_model_is_replaced_where_it_stands() {
 fn a_response_is_named_by_a_first_member_and_every_other_byte_stays() {
     let named = |body: &str| {
         let request = scan(Api::Responses, body.as_bytes()).unwrap();
-        String::from_utf8(request.name_response("resp_1").apply(body.as_bytes())).unwrap()
+        String::from_utf8(request.first_member().name_response("resp_1").apply(body.as_bytes())).unwrap()
     };
     for (before, after) in [
         (r#"{"model":"m"}"#, r#"{"request_id":"resp_1","model":"m"}"#),
