@@ -25,12 +25,13 @@ use crate::dispatch::Dispatcher;
 use crate::endpoints::{self, Endpoints, Latest};
 use crate::generated::usage_reports_server::UsageReportsServer;
 use crate::keys;
-use crate::log::ExchangeLog;
+use crate::log::{Closed, ExchangeLog};
 use crate::metrics::Metrics;
 use crate::picks::RecentPicks;
 use crate::pools::Pools;
 use crate::reports::Reports;
 use crate::service::{DrainSteps, Service, Shared};
+use crate::stored::StoredResponses;
 use crate::telemetry;
 
 /// How often leases are looked at.
@@ -169,11 +170,16 @@ impl App {
             abandoned_ms: millis(ABANDONED_LEASE.min(config.exchange.lease)),
         }));
         let since_ms = unix_ms().saturating_sub(millis(config.exchange.token_lifetime));
-        let recall = |id, revision| books.recall(id, revision);
+        let stored = StoredResponses::new(config);
+        let recall = |id, closed: &Closed| {
+            books.recall(id, closed.revision);
+            stored.recall(id, closed);
+        };
         let (log, writer) = ExchangeLog::open(&config.state_dir, since_ms, metrics, recall).map_err(state)?;
         let dispatcher = Dispatcher {
             pools,
             books,
+            stored,
             picks: Arc::new(RecentPicks::default()),
             ring,
             metrics: metrics.clone(),
@@ -287,7 +293,9 @@ fn rules(config: &Config) -> Rules {
                 ext_proc_exchange::UsageMode::Inject { continuous: false }
             }
         };
-        let rule = |model: &String| (model.clone(), ModelRule { pool: pool.name.clone(), usage });
+        let keeps_responses = pool.engine == EngineKind::Vllm;
+        let rule =
+            |model: &String| (model.clone(), ModelRule { pool: pool.name.clone(), usage, keeps_responses });
         models.extend(pool.models.iter().map(rule));
     }
     let tenant = match (config.tenant.trusted, &config.tenant.default) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ext_proc_exchange::{Answer, Denial, Grant, Inquiry, ResponseHead};
 use ext_proc_meter::Record;
+use proto_tokenweir::response::Keeper;
 use proto_tokenweir::token::{ExchangeId, KeyRing, TOKEN_VERSION};
 use proto_tokenweir::v1::ExchangeToken;
 
@@ -13,11 +14,13 @@ use crate::clock::unix_ms;
 use crate::metrics::Metrics;
 use crate::picks::RecentPicks;
 use crate::pools::Pools;
+use crate::stored::StoredResponses;
 
 /// What decisions are made with, and where they are remembered.
 pub(crate) struct Dispatcher {
     pub(crate) pools: Arc<Pools>,
     pub(crate) books: Arc<Books>,
+    pub(crate) stored: StoredResponses,
     pub(crate) picks: Arc<RecentPicks>,
     pub(crate) ring: Arc<KeyRing>,
     pub(crate) metrics: Metrics,
@@ -28,7 +31,19 @@ pub(crate) struct Dispatcher {
 impl Dispatcher {
     /// Decides. The id is that of the exchange that is now open, if one is.
     pub(crate) fn answer(&self, inquiry: &Inquiry) -> (Answer, Option<ExchangeId>) {
-        let Ok((strategy, pick)) = self.pools.pick(&inquiry.pool) else {
+        let home = match self.stored.home(inquiry, &self.pools, &self.ring) {
+            Ok(home) => home,
+            Err(denial) => return (Answer::Denied(denial), None),
+        };
+        let stay = home.as_ref().and_then(|home| home.endpoint);
+        // Who fetches a response names no model, and so no pool.
+        let placed = home.map(|home| Inquiry { pool: home.pool, ..inquiry.clone() });
+        let inquiry = placed.as_ref().unwrap_or(inquiry);
+        let picked = match stay {
+            Some(stay) => self.pools.stay(&inquiry.pool, stay),
+            None => self.pools.pick(&inquiry.pool),
+        };
+        let Ok((strategy, pick)) = picked else {
             return (Answer::Denied(Denial::NoneReady), None);
         };
         let now_ms = unix_ms();
@@ -47,7 +62,12 @@ impl Dispatcher {
             return (Answer::Denied(Denial::Full), None);
         }
         self.metrics.picked(&inquiry.pool, pick.reason.as_label());
-        let grant = Grant { endpoints: pick.order.clone(), token: sealed };
+        let grant = Grant {
+            pool: inquiry.pool.clone(),
+            endpoints: pick.order.clone(),
+            token: sealed,
+            response_id: self.response_id(inquiry, id, &pick),
+        };
         self.picks.note(now_ms, id, (&inquiry.model, &inquiry.pool), strategy, pick);
         (Answer::Granted(grant), Some(id))
     }
@@ -56,6 +76,13 @@ impl Dispatcher {
         if let Some(first) = pick.order.first() {
             self.pools.release(&inquiry.pool, *first);
         }
+    }
+
+    /// The id for the response, where its engine takes one from us.
+    fn response_id(&self, inquiry: &Inquiry, id: ExchangeId, pick: &ext_proc_pick::Pick) -> Option<String> {
+        let endpoint = *pick.order.first().filter(|_| inquiry.names_response)?;
+        let keeper = Keeper { tenant: &inquiry.tenant, pool: &inquiry.pool, endpoint };
+        Some(self.ring.name_response(id, keeper))
     }
 
     fn token(
@@ -82,6 +109,7 @@ impl Dispatcher {
             expires_unix_ms: now_ms.saturating_add(lifetime_ms),
             request_id: inquiry.request_id.clone(),
             stream: inquiry.stream,
+            background: inquiry.background,
         }
     }
 

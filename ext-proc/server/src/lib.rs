@@ -29,3 +29,4 @@ mod pools;
 mod reports;
 mod service;
 mod settlement;
+mod stored;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ext_proc_meter::Effect;
-use ext_proc_pick::{Candidate, Endpoint, NoneReady, Pick, Pool, Strategy};
+use ext_proc_pick::{Candidate, Endpoint, NoneReady, Pick, Pool, Reason, Strategy};
 use fastrand::Rng;
 
 /// A pool and the randomness that its picks use.
@@ -35,6 +35,23 @@ impl Pools {
         let mut guard = self.lock(pool).ok_or(NoneReady)?;
         let Entry { pool, rng } = &mut *guard;
         pool.pick(rng).map(|pick| (pool.strategy(), pick))
+    }
+
+    /// Reserves at `stay`, the one endpoint that can serve.
+    pub(crate) fn stay(&self, pool: &str, stay: SocketAddr) -> Result<(Strategy, Pick), NoneReady> {
+        let mut entry = self.lock(pool).ok_or(NoneReady)?;
+        let candidates: Vec<Candidate> = entry.pool.candidates().collect();
+        if !candidates.iter().any(|candidate| candidate.address == stay && candidate.ready) {
+            return Err(NoneReady);
+        }
+        entry.pool.reserve(stay);
+        Ok((entry.pool.strategy(), Pick { order: vec![stay], reason: Reason::OnlyReady, candidates }))
+    }
+
+    /// The addresses of a pool, ready or not.
+    pub(crate) fn endpoints(&self, pool: &str) -> Vec<SocketAddr> {
+        let entry = self.lock(pool);
+        entry.map(|entry| entry.pool.candidates().map(|c| c.address).collect()).unwrap_or_default()
     }
 
     pub(crate) fn reserve(&self, pool: &str, address: SocketAddr) {

@@ -111,6 +111,7 @@ impl Reports {
         let records = self.0.dispatcher.pools.perform(effects);
         if let Some(usage_event::Event::End(end)) = &event.event {
             for record in &records {
+                self.0.dispatcher.stored.learn(record);
                 settlement::count_reported(&self.0.metrics, record, end, token.stream);
             }
         }
