@@ -1,7 +1,9 @@
 //! What the outside tells an exchange, and what the exchange wants done.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
+use ext_proc_pick::Prefix;
 use proto_openai::Api;
 
 use crate::phase::OkProof;
@@ -61,6 +63,8 @@ pub struct ResponseHead {
     pub status: u32,
     /// The endpoint that served, by Envoy's `upstream.address`; `None`: none was reached.
     pub upstream: Option<SocketAddr>,
+    /// `retry-after`, where it can be read.
+    pub retry_after: Option<Duration>,
 }
 
 /// What happened.
@@ -100,8 +104,14 @@ pub struct Inquiry {
     pub stream: bool,
     /// Envoy's request id, for joining logs only.
     pub request_id: String,
+    /// What the prompt begins with; of nothing where the pool's pick doesn't look at it.
+    pub prefix: Prefix,
     /// Bytes of prompt text.
-    pub prompt_bytes: usize,
+    pub prompt_bytes: u64,
+    /// Tokens of the prompt that were given as token ids.
+    pub prompt_token_ids: u64,
+    /// The most tokens that may be generated; `None`: the request doesn't say.
+    pub output_tokens_max: Option<u64>,
     /// The stored response that is asked for, or gone on from, by its id: only the endpoint that keeps it can serve. One
     /// that is asked for names neither model nor pool; both are empty then.
     pub stored: Option<String>,
@@ -138,10 +148,12 @@ pub struct Grant {
 pub enum Denial {
     /// No endpoint of the pool is ready.
     NoneReady,
+    /// Endpoints are ready, but none of them has the model loaded.
+    NoneServes,
     /// As many exchanges are open as this replica holds.
     Full,
-    /// No endpoint keeps the stored response, or it is another tenant's: nobody is told which.
-    UnknownResponse,
+    /// No endpoint keeps the stored response (any more), or it is another tenant's: nobody is told which.
+    Gone,
 }
 
 /// What the exchange wants done, in order.

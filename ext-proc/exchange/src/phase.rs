@@ -2,6 +2,7 @@
 
 mod stored;
 
+use ext_proc_pick::Prefix;
 use proto_openai::limits::RESPONSE_ID_BYTES_MAX;
 use proto_openai::{Api, BodyError, Dialect, Edits, FirstMember, Plan, Request, Route, Strip, UsageWish};
 
@@ -10,6 +11,7 @@ use self::stored::AwaitStored;
 use crate::event::{
     Answer, BodyMode, Denial, Effect, Event, Finish, Grant, Inquiry, RequestHead, ResponseHead, StreamError,
 };
+use crate::prompt;
 use crate::reject::{Immediate, RejectReason};
 use crate::rules::{ModelRule, Rules, UsageMode};
 use crate::verdict::{Reply, Verdict};
@@ -269,6 +271,12 @@ impl AwaitBody {
             (true, UsageWish::Final) if rule.usage.is_continuous() => Strip::Continuous,
             _ => Strip::Nothing,
         };
+        // Where nothing is generated, little of a cache is used or left behind.
+        let prefix = if rule.prefix && self.api.can_stream() {
+            prompt::prefix(&model, &request, &self.body)
+        } else {
+            Prefix::default()
+        };
         let stored = self.previous(&request, rule)?;
         let named = rule.keeps_responses && self.api == Api::Responses;
         let inquiry = Inquiry {
@@ -278,7 +286,10 @@ impl AwaitBody {
             tenant: self.tenant,
             stream: request.stream,
             request_id: self.head.request_id.clone(),
-            prompt_bytes: usize::try_from(request.prompt.text_bytes).unwrap_or(usize::MAX),
+            prefix,
+            prompt_bytes: request.prompt.text_bytes,
+            prompt_token_ids: request.prompt.token_ids,
+            output_tokens_max: prompt::output_tokens_max(&request),
             stored: stored.clone(),
             names_response: named,
             background: request.background,
@@ -339,7 +350,10 @@ impl AwaitAnswer {
                 reject(&RejectReason::ResponseAway, dialect, rules)
             }
             Answer::Denied(Denial::NoneReady) => reject(&RejectReason::NoneReady(self.pool), dialect, rules),
-            Answer::Denied(Denial::UnknownResponse) => {
+            Answer::Denied(Denial::NoneServes) => {
+                reject(&RejectReason::NoneServes(self.pool), dialect, rules)
+            }
+            Answer::Denied(Denial::Gone) => {
                 let id = self.stored.unwrap_or_default();
                 reject(&RejectReason::UnknownResponse(id), dialect, rules)
             }

@@ -34,6 +34,8 @@ pub enum RejectReason {
     BadTenant,
     /// No endpoint of the pool is ready.
     NoneReady(String),
+    /// Endpoints of the pool are ready, but none of them has the model loaded.
+    NoneServes(String),
     /// No endpoint keeps the response of this id for this tenant.
     UnknownResponse(String),
     /// The endpoint that keeps the response is not ready.
@@ -60,6 +62,7 @@ impl RejectReason {
             Self::NoTenant => "no_tenant",
             Self::BadTenant => "bad_tenant",
             Self::NoneReady(_) => "none_ready",
+            Self::NoneServes(_) => "none_serves",
             Self::UnknownResponse(_) => "unknown_response",
             Self::ResponseAway => "response_away",
             Self::Full => "full",
@@ -110,6 +113,13 @@ impl RejectReason {
                 503,
                 "ServiceUnavailable",
                 format!("No endpoint of pool `{pool}` is ready. Try again later."),
+            ),
+            Self::NoneServes(pool) => ApiError::new(
+                503,
+                "ServiceUnavailable",
+                format!(
+                    "No ready endpoint of pool `{pool}` has loaded the requested model. Try again later."
+                ),
             ),
             Self::UnknownResponse(id) => unknown_response(id),
             Self::ResponseAway => ApiError::new(
@@ -175,7 +185,10 @@ impl Immediate {
         let error = reason.error(rules);
         let headers = match reason {
             RejectReason::WrongMethod(allow) => vec![("allow", (*allow).to_owned())],
-            RejectReason::NoneReady(_) | RejectReason::ResponseAway | RejectReason::Full => {
+            RejectReason::NoneReady(_)
+            | RejectReason::NoneServes(_)
+            | RejectReason::ResponseAway
+            | RejectReason::Full => {
                 vec![("retry-after", rules.retry_after_s.to_string())]
             }
             _ => Vec::new(),

@@ -19,7 +19,9 @@ pub mod tls;
 
 mod books;
 mod clock;
+mod debug;
 mod dispatch;
+mod engines;
 #[cfg(feature = "faults")]
 mod faults;
 mod generated;
@@ -29,4 +31,5 @@ mod pools;
 mod reports;
 mod service;
 mod settlement;
+mod signals;
 mod stored;

@@ -85,7 +85,7 @@ impl StoredResponses {
         }
         match &self.provider {
             Some(provider) if fetched => Ok(Some(Home { pool: provider.clone(), endpoint: None })),
-            _ => Err(Denial::UnknownResponse),
+            _ => Err(Denial::Gone),
         }
     }
 

@@ -3,6 +3,7 @@
 //!
 //! A body has nothing to say here. Some client libraries send an empty object all the same; a small one goes on as it is.
 
+use ext_proc_pick::Prefix;
 use proto_openai::{Api, Plan, Strip};
 
 use super::{AwaitAnswer, AwaitHeaders, Phase, Step, fail, reject};
@@ -82,7 +83,10 @@ impl AwaitStored {
             tenant: self.tenant,
             stream: false,
             request_id: self.head.request_id.clone(),
+            prefix: Prefix::default(),
             prompt_bytes: 0,
+            prompt_token_ids: 0,
+            output_tokens_max: None,
             stored: Some(self.id.clone()),
             names_response: false,
             background: false,

@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use ext_proc_pick::Endpoint;
+use ext_proc_pick::{Endpoint, Prefix, Settings};
 
 use super::*;
 
@@ -30,8 +30,8 @@ impl Set {
 
     fn of(pools: &str) -> Self {
         let config = config(pools);
-        let names = config.pools.iter().map(|pool| (pool.name.clone(), ext_proc_pick::Strategy::RoundRobin));
-        let pools = Pools::new(names);
+        let names = config.pools.iter().map(|pool| (pool.name.clone(), Settings::default()));
+        let pools = Pools::new(names, &crate::metrics::Metrics::new(&config));
         let set = Self {
             stored: StoredResponses::new(&config),
             pools,
@@ -62,7 +62,10 @@ impl Set {
             tenant: tenant.to_owned(),
             stream: false,
             request_id: String::new(),
+            prefix: Prefix::default(),
             prompt_bytes: 0,
+            prompt_token_ids: 0,
+            output_tokens_max: None,
             stored: Some(id.to_owned()),
             names_response: false,
             background: false,
@@ -79,7 +82,7 @@ fn at(pool: &str, port: u16) -> Result<Option<(String, Option<u16>)>, Denial> {
     Ok(Some((pool.to_owned(), Some(port))))
 }
 
-const UNKNOWN: Result<Option<(String, Option<u16>)>, Denial> = Err(Denial::UnknownResponse);
+const UNKNOWN: Result<Option<(String, Option<u16>)>, Denial> = Err(Denial::Gone);
 
 #[test]
 fn an_id_leads_to_the_endpoint_that_it_was_made_for() {

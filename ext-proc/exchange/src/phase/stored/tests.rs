@@ -63,7 +63,8 @@ fn without_a_body_the_reply_to_the_headers_is_the_verdict_in_both_modes() {
             (verdict.pool(), verdict.plan().to_string().as_str()),
             ("a", "1;stored_response;whole;strip=nothing")
         );
-        let response = Event::ResponseHeaders(ResponseHead { status: 200, upstream: None });
+        let response =
+            Event::ResponseHeaders(ResponseHead { status: 200, upstream: None, retry_after: None });
         let (_, effects) = step(phase, response, &rules());
         assert!(matches!(effects.last(), Some(Effect::Finish(Finish::Ok(_)))));
     }
@@ -101,7 +102,7 @@ fn with_a_body_the_verdict_waits_for_it_and_it_goes_on_as_it_is() {
 
 #[test]
 fn what_is_not_found_is_a_404_as_vllm_words_it() {
-    let unknown = || denied(Denial::UnknownResponse);
+    let unknown = || denied(Denial::Gone);
     let (_, effects) = run(BodyMode::Buffered, &rules(), vec![Event::RequestHeaders(fetch()), unknown()]);
     let (status, label, text) = immediate_of(&effects);
     assert_eq!((status, label), (404, "unknown_response"));
