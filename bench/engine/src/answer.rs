@@ -127,12 +127,14 @@ impl Plan {
         let text = answer.text(0..answer.tokens.min(STOP_SEARCH_MAX));
         let after = answer.position(self.least);
         let found = self.stops.iter().filter_map(|stop| {
-            let at = text.match_indices(stop.as_str()).map(|(at, _)| at).find(|at| at + stop.len() > after)?;
+            let at =
+                text.match_indices(stop.as_str()).map(|(at, _)| at).find(|at| at + stop.len() > after)?;
             Some((at, stop))
         });
         let Some((at, stop)) = found.min_by_key(|(at, _)| *at) else { return };
         let end = at + stop.len();
-        answer.tokens = (1..=answer.tokens).find(|&count| answer.position(count) >= end).unwrap_or(answer.tokens);
+        answer.tokens =
+            (1..=answer.tokens).find(|&count| answer.position(count) >= end).unwrap_or(answer.tokens);
         answer.visible = at;
         answer.finish = Finish::Stop;
         answer.stop = Some(stop.clone());
@@ -170,7 +172,8 @@ impl Answer {
             bytes.extend_from_slice(tokens::piece(self.seed, index));
         }
         bytes.truncate(place.len());
-        String::from_utf8(bytes).unwrap_or_else(|bytes| String::from_utf8_lossy(bytes.as_bytes()).into_owned())
+        String::from_utf8(bytes)
+            .unwrap_or_else(|bytes| String::from_utf8_lossy(bytes.as_bytes()).into_owned())
     }
 
     /// A part of the script.
@@ -200,7 +203,8 @@ fn wanted_call(ask: &Ask<'_>) -> Option<(String, Call)> {
     let tools: Vec<Value> =
         ask.tools.iter().flatten().filter_map(|tool| serde_json::from_str(tool.get()).ok()).collect();
     let choice: Value = serde_json::from_str(ask.tool_choice.map_or("null", RawValue::get)).ok()?;
-    let name_of = |tool: &Value| tool["function"]["name"].as_str().or(tool["name"].as_str()).map(str::to_owned);
+    let name_of =
+        |tool: &Value| tool["function"]["name"].as_str().or(tool["name"].as_str()).map(str::to_owned);
     let wanted = choice["function"]["name"].as_str().or(choice["name"].as_str());
     let required = choice == "required" || choice["type"] == "any";
     let tool = match wanted {

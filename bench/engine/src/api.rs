@@ -105,7 +105,8 @@ pub(crate) async fn answer(
 ) -> Result<Response<Reply>, NoAnswer> {
     let begun = Instant::now();
     let (parts, body) = request.into_parts();
-    let text = |name: &HeaderName| parts.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let text =
+        |name: &HeaderName| parts.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let request_id = text(&REQUEST_ID);
     let in_bytes = text(&CONTENT_LENGTH).and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
     let Some((route, pattern, rest)) = route(&parts.method, parts.uri.path()) else {
@@ -148,7 +149,8 @@ pub(crate) async fn answer(
     };
     let watched = !matches!(route, Route::Health | Route::Load | Route::Version);
     if watched {
-        let length = response.headers().get(CONTENT_LENGTH).and_then(|bytes| bytes.to_str().ok()?.parse().ok());
+        let length =
+            response.headers().get(CONTENT_LENGTH).and_then(|bytes| bytes.to_str().ok()?.parse().ok());
         let took = begun.elapsed().as_secs_f64();
         let bytes = (in_bytes, length.unwrap_or(0));
         counted.traffic().count(pattern, method, response.status().as_u16(), bytes, took);
@@ -183,7 +185,8 @@ impl Call {
             Some(id) => HeaderValue::from_str(id).ok(),
             None => HeaderValue::from_str(&(self.state.random() + &self.state.random())).ok(),
         };
-        let mut builder = Response::builder().status(status).header(SERVER, HeaderValue::from_static("uvicorn"));
+        let mut builder =
+            Response::builder().status(status).header(SERVER, HeaderValue::from_static("uvicorn"));
         if let Some(content_type) = content_type {
             builder = builder.header(CONTENT_TYPE, HeaderValue::from_static(content_type));
         }
@@ -241,12 +244,15 @@ impl Call {
             tokio::time::sleep(SLOW).await;
         }
         let (status, kind, body) = match fault {
-            MetricsFault::Status500 => (500, "text/plain; charset=utf-8", Bytes::from("Internal Server Error")),
+            MetricsFault::Status500 => {
+                (500, "text/plain; charset=utf-8", Bytes::from("Internal Server Error"))
+            }
             MetricsFault::Html => {
                 (200, "text/html; charset=utf-8", Bytes::from("<html><body><h1>Welcome</h1></body></html>\n"))
             }
             MetricsFault::Frozen => {
-                let page = self.state.frozen_page.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+                let page =
+                    self.state.frozen_page.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
                 (200, TEXT, page.unwrap_or_default())
             }
             MetricsFault::Absurd => (200, TEXT, Bytes::from(metrics::absurd(&metrics::page(&self.state)))),

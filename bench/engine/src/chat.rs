@@ -16,7 +16,12 @@ pub(crate) const FINGERPRINT: &str = "\"system_fingerprint\":\"vllm-0.32.0-260fb
 fn logprobs(answer: &Answer, tokens: &Range<u32>, alternatives: u32, out: &mut String) {
     let one = |index: u32, shift: u32, out: &mut String| {
         let text = answer.text(index..index + 1);
-        let _ = write!(out, "{{\"token\":{},\"logprob\":{:?},\"bytes\":[", quoted(&text), -0.5 - f64::from(shift));
+        let _ = write!(
+            out,
+            "{{\"token\":{},\"logprob\":{:?},\"bytes\":[",
+            quoted(&text),
+            -0.5 - f64::from(shift)
+        );
         for (at, byte) in text.bytes().enumerate() {
             let _ = write!(out, "{}{byte}", if at == 0 { "" } else { "," });
         }
@@ -121,7 +126,15 @@ impl Chunks {
     }
 
     /// One chunk of one choice. `delta` is complete.
-    fn chunk(&self, turn: &Turn, at: usize, delta: &str, tokens: &Range<u32>, last: Option<(&str, &str)>, events: &mut Events) {
+    fn chunk(
+        &self,
+        turn: &Turn,
+        at: usize,
+        delta: &str,
+        tokens: &Range<u32>,
+        last: Option<(&str, &str)>,
+        events: &mut Events,
+    ) {
         let answer = &turn.answers[at];
         let mut out = String::with_capacity(self.head.len() + delta.len() + 128);
         out.push_str(&self.head);
@@ -165,8 +178,9 @@ impl Chunks {
         let (from, to) = (place.start.max(call.arguments.start), place.end.min(call.arguments.end));
         if from < to {
             let text = quoted(&answer.script(from..to));
-            let delta =
-                format!(r#"{{"content":null,"tool_calls":[{{"index":0,"function":{{"arguments":{text}}}}}]}}"#);
+            let delta = format!(
+                r#"{{"content":null,"tool_calls":[{{"index":0,"function":{{"arguments":{text}}}}}]}}"#
+            );
             self.chunk(turn, at, &delta, tokens, None, events);
         }
     }
@@ -252,7 +266,10 @@ pub(crate) fn failed() -> bytes::Bytes {
 /// Usage of a whole answer.
 pub(crate) fn usage(turn: &Turn, usage: Usage, created: &str) -> String {
     let details = if turn.details {
-        format!(r#"{{"cached_tokens":{},"created_cache_tokens":{created},"multimodal_tokens":null}}"#, usage.cached)
+        format!(
+            r#"{{"cached_tokens":{},"created_cache_tokens":{created},"multimodal_tokens":null}}"#,
+            usage.cached
+        )
     } else {
         "null".to_owned()
     };
@@ -304,7 +321,8 @@ pub(crate) fn whole(turn: &Turn, progress: &[Progress], random: impl Fn() -> Str
     }
     let used = turn.usage(progress);
     let prompt = if turn.token_ids { list(&turn.prompts[0]) } else { "null".to_owned() };
-    let metrics = turn.metrics(progress).map_or("null".to_owned(), |all| all + ",\"speculative_decoding\":null}");
+    let metrics =
+        turn.metrics(progress).map_or("null".to_owned(), |all| all + ",\"speculative_decoding\":null}");
     let _ = write!(
         out,
         r#"],"service_tier":null,{FINGERPRINT},"usage":{},"prompt_logprobs":null,"prompt_token_ids":{prompt},"prompt_text":null,"kv_transfer_params":null,"ec_transfer_params":null,"metrics":{metrics}}}"#,
@@ -312,4 +330,3 @@ pub(crate) fn whole(turn: &Turn, progress: &[Progress], random: impl Fn() -> Str
     );
     out
 }
-

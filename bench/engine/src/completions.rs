@@ -51,7 +51,14 @@ impl Chunks {
         Self { head, begun: vec![false; turn.answers.len()] }
     }
 
-    fn chunk(&mut self, turn: &Turn, at: usize, tokens: &Range<u32>, last: Option<(&str, &str)>, events: &mut Events) {
+    fn chunk(
+        &mut self,
+        turn: &Turn,
+        at: usize,
+        tokens: &Range<u32>,
+        last: Option<(&str, &str)>,
+        events: &mut Events,
+    ) {
         let (answer, prompt) = (&turn.answers[at], at / turn.n);
         let first = !std::mem::replace(&mut self.begun[at], true);
         let echoed = turn.echo.as_ref().map_or("", |texts| texts[prompt].as_str());
@@ -68,8 +75,10 @@ impl Chunks {
         }
         let (finish, stop) = last.unwrap_or(("null", "null"));
         let ids = |wanted: bool, ids: &dyn Fn() -> String| if wanted { ids() } else { "null".to_owned() };
-        let prompt_ids = ids(first && (turn.token_ids || turn.echo.is_some()), &|| list(&turn.prompts[prompt]));
-        let own = ids(turn.token_ids, &|| list(&tokens.clone().map(|index| answer.id(index)).collect::<Vec<_>>()));
+        let prompt_ids =
+            ids(first && (turn.token_ids || turn.echo.is_some()), &|| list(&turn.prompts[prompt]));
+        let own =
+            ids(turn.token_ids, &|| list(&tokens.clone().map(|index| answer.id(index)).collect::<Vec<_>>()));
         let _ = write!(
             out,
             r#","finish_reason":{finish},"stop_reason":{stop},"prompt_token_ids":{prompt_ids},"token_ids":{own}}}]"#
@@ -163,7 +172,8 @@ pub(crate) fn whole(turn: &Turn, progress: &[Progress]) -> String {
             r#","finish_reason":{finish},"stop_reason":{stop},"token_ids":{own},"prompt_logprobs":null,"prompt_token_ids":{prompt_ids},"routed_experts":null}}"#
         );
     }
-    let metrics = turn.metrics(progress).map_or("null".to_owned(), |all| all + ",\"speculative_decoding\":null}");
+    let metrics =
+        turn.metrics(progress).map_or("null".to_owned(), |all| all + ",\"speculative_decoding\":null}");
     let usage = chat::usage(turn, turn.usage(progress), "null");
     let _ = write!(
         out,

@@ -43,8 +43,11 @@ pub async fn serve(engines: Arc<Vec<Engine>>, address: SocketAddr) -> io::Result
 
 fn reply(status: u16, value: &Value) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(value.to_string() + "\n")));
-    *response.status_mut() = http::StatusCode::from_u16(status).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
-    response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    *response.status_mut() =
+        http::StatusCode::from_u16(status).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
+    response
+        .headers_mut()
+        .insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
     response
 }
 
@@ -59,7 +62,10 @@ async fn answer(engines: &[Engine], request: Request<Incoming>) -> Response<Full
     };
     let Some(engine) = number.parse().ok().and_then(|at: usize| engines.get(at)) else {
         let count = engines.len();
-        return reply(404, &json!({"error": format!("engines are numbered 0 to {}", count.saturating_sub(1))}));
+        return reply(
+            404,
+            &json!({"error": format!("engines are numbered 0 to {}", count.saturating_sub(1))}),
+        );
     };
     match (&parts.method, what) {
         (&Method::GET, "books") => {

@@ -57,6 +57,7 @@ pub(crate) struct Core {
     flows: ByHash<(Arc<Flow>, usize)>,
     /// The engine dies when a sequence has this many tokens.
     die_after: Option<u32>,
+    adapted: bool,
     /// Adapters that were active together, and when that was so last (seconds since 1970).
     pub(crate) loras: Vec<(Vec<String>, f64)>,
 }
@@ -73,7 +74,8 @@ impl Core {
             frozen: None,
         };
         let scheduler = Scheduler::new(config.limits(), config.speed);
-        Self { scheduler, clock, flows: ByHash::default(), die_after: None, loras: Vec::new() }
+        let adapted = !config.loras.is_empty();
+        Self { scheduler, clock, flows: ByHash::default(), die_after: None, adapted, loras: Vec::new() }
     }
 
     /// Virtual nanoseconds since the start.
@@ -94,10 +96,11 @@ impl Core {
         if self.clock.frozen.is_some() {
             return false;
         }
-        let (flows, die_after, mut dies) = (&mut self.flows, self.die_after, false);
+        let (flows, die_after, mut dies, mut ended) = (&mut self.flows, self.die_after, false, false);
         let mut tell = |output: Output| {
             dies |= die_after.is_some_and(|tokens| output.generated >= tokens);
             if output.finished {
+                ended = true;
                 if let Some((flow, sequence)) = flows.remove(&output.id) {
                     flow.tell(sequence, &output);
                 }
@@ -106,31 +109,34 @@ impl Core {
             }
         };
         self.scheduler.advance(self.clock.now(), &mut tell);
+        if ended && self.adapted {
+            self.note_loras();
+        }
         dies
     }
 
     /// Takes the sequences of one request; none where the queue is full. The flag says that the engine has to die now.
-    pub(crate) fn submit(&mut self, jobs: Vec<Job>, seconds: f64) -> Result<(Arc<Flow>, Vec<u64>, bool), Full> {
+    pub(crate) fn submit(&mut self, jobs: Vec<Job>) -> Result<(Arc<Flow>, Vec<u64>, bool), Full> {
         let before = self.advance();
         if let Some(full) = self.scheduler.refuses(jobs.len()) {
             return Err(full);
         }
         let flow = Flow::new(jobs.len());
-        let (now, mut ids, mut adapted) = (self.clock.now(), Vec::with_capacity(jobs.len()), false);
+        let (now, mut ids) = (self.clock.now(), Vec::with_capacity(jobs.len()));
         for (sequence, job) in jobs.into_iter().enumerate() {
-            adapted |= job.lora.is_some();
             let id = self.scheduler.submit(job, now);
             self.flows.insert(id, (Arc::clone(&flow), sequence));
             ids.push(id);
         }
-        if adapted {
-            self.note_loras(seconds);
+        if self.adapted {
+            self.note_loras();
         }
         let dies = self.advance() || before;
         Ok((flow, ids, dies))
     }
 
-    pub(crate) fn note_loras(&mut self, seconds: f64) {
+    fn note_loras(&mut self) {
+        let seconds = crate::state::seconds();
         let active = self.scheduler.active_loras();
         if let Some(set) = self.loras.iter_mut().find(|(set, _)| *set == active) {
             set.1 = seconds;

@@ -102,7 +102,9 @@ impl Flow {
                 match self.poll(&mut known, context) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Some(death)) => return Poll::Ready(Some(death)),
-                    Poll::Ready(None) if known.iter().all(|progress| progress.finished) => return Poll::Ready(None),
+                    Poll::Ready(None) if known.iter().all(|progress| progress.finished) => {
+                        return Poll::Ready(None);
+                    }
                     Poll::Ready(None) => {}
                 }
             }

@@ -96,9 +96,8 @@ impl Link {
 
     /// How long nothing has been going on; none while something is.
     fn idle(&self) -> Option<Duration> {
-        (self.busy.load(Ordering::Acquire) == 0).then(|| {
-            since_start().saturating_sub(Duration::from_micros(self.used.load(Ordering::Relaxed)))
-        })
+        (self.busy.load(Ordering::Acquire) == 0)
+            .then(|| since_start().saturating_sub(Duration::from_micros(self.used.load(Ordering::Relaxed))))
     }
 
     /// The connection ends with a reset, not with an end.

@@ -88,7 +88,8 @@ impl Arguments {
         if self.time_scale <= 0.0 || self.block_size == 0 {
             bail!("--time-scale and --block-size are more than 0");
         }
-        let port = if self.port == 0 { 0 } else { self.port.checked_add(number).context("ports end at 65535")? };
+        let port =
+            if self.port == 0 { 0 } else { self.port.checked_add(number).context("ports end at 65535")? };
         let kv_tokens = preset.blocks.saturating_sub(1) * preset.block_tokens;
         Ok(EngineConfig {
             name: format!("engine-{number}"),

@@ -130,7 +130,10 @@ pub(crate) fn whole(turn: &Turn, progress: &[Progress], random: impl Fn() -> Str
         Some(call) => {
             let (id, name) = (random(), quoted(&call.name));
             let input = answer.script(call.arguments.clone());
-            let _ = write!(out, r#"{{"type":"tool_use","id":"chatcmpl-tool-{id}","name":{name},"input":{input}}}"#);
+            let _ = write!(
+                out,
+                r#"{{"type":"tool_use","id":"chatcmpl-tool-{id}","name":{name},"input":{input}}}"#
+            );
         }
         None => {
             let text = quoted(&answer.text(0..progress.first().map_or(0, |one| one.generated)));

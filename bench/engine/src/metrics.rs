@@ -110,13 +110,22 @@ impl Page<'_> {
             return;
         }
         let labelled = |labels: &str| {
-            if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.replace('@', &self.config.model)) }
+            if labels.is_empty() {
+                String::new()
+            } else {
+                format!("{{{}}}", labels.replace('@', &self.config.model))
+            }
         };
         let mut created = String::new();
         for (labels, value) in series.iter().filter_map(|line| line.rsplit_once('|')) {
             let labels = labelled(labels);
             let _ = writeln!(self.out, "{name}{labels} {}", number(self.value(value)));
-            let _ = writeln!(created, "{}_created{labels} {}", name.trim_end_matches("_total"), number(self.started));
+            let _ = writeln!(
+                created,
+                "{}_created{labels} {}",
+                name.trim_end_matches("_total"),
+                number(self.started)
+            );
         }
         if kind == "counter" && name.starts_with("vllm:") {
             head(&format!("{}_created", name.trim_end_matches("_total")), "gauge", help, &mut self.out);

@@ -156,7 +156,10 @@ pub(crate) const DEAD: &str = "EngineCore encountered an issue. See stack trace 
 
 /// Where in `body` an error is, in bytes.
 fn offset(body: &[u8], error: &serde_json::Error) -> usize {
-    let before: usize =
-        body.split(|&byte| byte == b'\n').take(error.line().saturating_sub(1)).map(|line| line.len() + 1).sum();
+    let before: usize = body
+        .split(|&byte| byte == b'\n')
+        .take(error.line().saturating_sub(1))
+        .map(|line| line.len() + 1)
+        .sum();
     (before + error.column()).min(body.len())
 }

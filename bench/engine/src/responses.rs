@@ -96,8 +96,7 @@ fn usage_json(usage: Usage, details: bool) -> String {
 /// The response object. `output` and `usage` are JSON.
 fn object(turn: &Turn, status: &str, output: &str, usage: &str) -> String {
     let echoed = &turn.echoed;
-    let incomplete =
-        if status == "incomplete" { r#"{"reason":"max_output_tokens"}"# } else { "null" };
+    let incomplete = if status == "incomplete" { r#"{"reason":"max_output_tokens"}"# } else { "null" };
     let most = turn.max_tokens.unwrap_or_else(|| turn.answers[0].tokens);
     let mut out = format!(
         r#"{{"id":{},"created_at":{},"incomplete_details":{incomplete},"instructions":{},"metadata":{},"model":{},"object":"response","output":[{output}],"#,
@@ -110,7 +109,12 @@ fn object(turn: &Turn, status: &str, output: &str, usage: &str) -> String {
     let _ = write!(
         out,
         r#""parallel_tool_calls":true,"temperature":{:?},"tool_choice":{},"tools":{},"top_p":{:?},"background":{},"max_output_tokens":{most},"max_tool_calls":null,"previous_response_id":{},"prompt":null,"reasoning":null,"service_tier":"auto","status":"{status}","text":null,"top_logprobs":null,"truncation":"disabled","usage":{usage},"user":null,"presence_penalty":0.0,"frequency_penalty":0.0,"kv_transfer_params":null,"ec_transfer_params":null,"input_messages":null,"output_messages":null}}"#,
-        echoed.temperature, echoed.tool_choice, echoed.tools, echoed.top_p, echoed.background, echoed.previous
+        echoed.temperature,
+        echoed.tool_choice,
+        echoed.tools,
+        echoed.top_p,
+        echoed.background,
+        echoed.previous
     );
     out
 }

@@ -198,7 +198,9 @@ impl Scheduler {
     pub fn active_loras(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         for id in self.running.iter().chain(&self.waiting) {
-            let Some(lora) = self.requests.get(id).and_then(|request| request.job.lora.as_deref()) else { continue };
+            let Some(lora) = self.requests.get(id).and_then(|request| request.job.lora.as_deref()) else {
+                continue;
+            };
             if !names.iter().any(|name| name == lora) {
                 names.push(lora.to_owned());
             }
@@ -214,7 +216,8 @@ impl Scheduler {
     }
 
     fn publish(&mut self) {
-        let deferred = self.waiting.iter().filter(|id| self.requests.get(id).is_some_and(|request| request.deferred));
+        let deferred =
+            self.waiting.iter().filter(|id| self.requests.get(id).is_some_and(|request| request.deferred));
         self.stats.gauges = Gauges {
             running: self.running.len(),
             waiting: self.waiting.len(),

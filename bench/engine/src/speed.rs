@@ -87,25 +87,49 @@ pub const PRESETS: [Preset; 5] = [
     // Prefill fits a measured 20,480 tokens/s at 8,192 new tokens; decode from a fitted simulator.
     Preset {
         name: "qwen3-32b-h100-tp2",
-        speed: Speed { step_us: 14_000.0, prefill_us: 40.0, attention_ns: 2.1, decode_us: 20.0, context_us: 0.076 },
+        speed: Speed {
+            step_us: 14_000.0,
+            prefill_us: 40.0,
+            attention_ns: 2.1,
+            decode_us: 20.0,
+            context_us: 0.076,
+        },
         kv_tokens: 300_000,
     },
     // Prefill is about 65 % of the peak; decode from a fitted simulator (7.0, 9.3, 16.9, 26.9 ms at B = 1, 16, 64, 128).
     Preset {
         name: "llama-3.1-8b-h100",
-        speed: Speed { step_us: 6_700.0, prefill_us: 22.0, attention_ns: 0.53, decode_us: 5.0, context_us: 0.076 },
+        speed: Speed {
+            step_us: 6_700.0,
+            prefill_us: 22.0,
+            attention_ns: 0.53,
+            decode_us: 5.0,
+            context_us: 0.076,
+        },
         kv_tokens: 430_000,
     },
     // Decode from a fitted simulator; prefill only estimated, by parameters and processors, from the row above.
     Preset {
         name: "llama-3.1-70b-h100-tp4",
-        speed: Speed { step_us: 16_700.0, prefill_us: 50.0, attention_ns: 0.7, decode_us: 20.0, context_us: 0.047 },
+        speed: Speed {
+            step_us: 16_700.0,
+            prefill_us: 50.0,
+            attention_ns: 0.7,
+            decode_us: 20.0,
+            context_us: 0.047,
+        },
         kv_tokens: 450_000,
     },
     // A toy on a CPU: short steps, so that a demonstration shows streaming and ends.
     Preset {
         name: "tiny",
-        speed: Speed { step_us: 2_000.0, prefill_us: 10.0, attention_ns: 0.0, decode_us: 20.0, context_us: 0.0 },
+        speed: Speed {
+            step_us: 2_000.0,
+            prefill_us: 10.0,
+            attention_ns: 0.0,
+            decode_us: 20.0,
+            context_us: 0.0,
+        },
         kv_tokens: 65_536,
     },
     Preset { name: "instant", speed: Speed::INSTANT, kv_tokens: 300_000 },
@@ -145,8 +169,13 @@ mod tests {
 
     #[test]
     fn each_constant_has_its_unit() {
-        let speed =
-            Speed { step_us: 1.0, prefill_us: 10.0, attention_ns: 100.0, decode_us: 1000.0, context_us: 10_000.0 };
+        let speed = Speed {
+            step_us: 1.0,
+            prefill_us: 10.0,
+            attention_ns: 100.0,
+            decode_us: 1000.0,
+            context_us: 10_000.0,
+        };
         let mut batch = Batch::default();
         batch.add_prefill(4, 8);
         batch.add_decode(3);

@@ -170,7 +170,7 @@ impl State {
     pub(crate) fn submit(self: &Arc<Self>, jobs: Vec<Job>, n: usize, entry: u64) -> Result<Ticket, Full> {
         let mut core = self.core();
         let idle = core.scheduler.step_ends().is_none();
-        let (flow, ids, dies) = core.submit(jobs, seconds())?;
+        let (flow, ids, dies) = core.submit(jobs)?;
         let begun = idle && core.scheduler.step_ends().is_some();
         drop(core);
         if dies {
@@ -222,7 +222,6 @@ impl Ticket {
             }
         });
     }
-
 }
 
 impl Drop for Ticket {

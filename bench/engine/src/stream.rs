@@ -38,7 +38,14 @@ pub(crate) trait Writer: Send {
     /// Before anything is generated.
     fn accepted(&mut self, _turn: &Turn, _events: &mut Events) {}
     /// Some more tokens of a sequence; `finished`: these are its last.
-    fn tokens(&mut self, turn: &Turn, sequence: usize, tokens: Range<u32>, finished: bool, events: &mut Events);
+    fn tokens(
+        &mut self,
+        turn: &Turn,
+        sequence: usize,
+        tokens: Range<u32>,
+        finished: bool,
+        events: &mut Events,
+    );
     /// All sequences are finished.
     fn end(&mut self, turn: &Turn, progress: &[Progress], events: &mut Events);
     /// The engine died.

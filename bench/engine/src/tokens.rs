@@ -20,9 +20,10 @@ const UNKNOWN: &[u8] = "\u{fffd}".as_bytes();
 
 /// What engines say: pieces of four bytes that need no escape in JSON.
 const PIECES: [[u8; 4]; 32] = [
-    *b" the", *b" and", *b" for", *b" you", *b" not", *b" has", *b" its", *b" was", *b" one", *b" two", *b" how",
-    *b" new", *b" day", *b" way", *b" may", *b" our", *b" out", *b" who", *b" all", *b" but", *b" can", *b" mil",
-    *b" run", *b" wat", *b" dam", *b" low", *b" log", *b" set", *b" see", *b" far", *b" end", *b" yet",
+    *b" the", *b" and", *b" for", *b" you", *b" not", *b" has", *b" its", *b" was", *b" one", *b" two",
+    *b" how", *b" new", *b" day", *b" way", *b" may", *b" our", *b" out", *b" who", *b" all", *b" but",
+    *b" can", *b" mil", *b" run", *b" wat", *b" dam", *b" low", *b" log", *b" set", *b" see", *b" far",
+    *b" end", *b" yet",
 ];
 
 /// The token of `bytes`: one to three of any kind, or four of ASCII.
@@ -113,8 +114,7 @@ pub fn decode(tokens: &[u32]) -> String {
 /// Mixes two words into one, each bit depending on each.
 #[must_use]
 pub fn mix(a: u64, b: u64) -> u64 {
-    let product =
-        u128::from(a ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(u128::from(b ^ 0xd1b5_4a32_d192_ed03));
+    let product = u128::from(a ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(u128::from(b ^ 0xd1b5_4a32_d192_ed03));
     let folded = (product as u64) ^ ((product >> 64) as u64);
     (folded ^ (folded >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(23)
 }

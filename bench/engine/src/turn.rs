@@ -111,7 +111,11 @@ pub(crate) fn quoted(text: &str) -> String {
 }
 
 /// The prompts of a request, as tokens.
-pub(crate) fn prompts(api: Api, ask: &Ask<'_>, history: &[(String, String)]) -> Result<Vec<Vec<u32>>, Refusal> {
+pub(crate) fn prompts(
+    api: Api,
+    ask: &Ask<'_>,
+    history: &[(String, String)],
+) -> Result<Vec<Vec<u32>>, Refusal> {
     let missing = |field: &str| {
         let given = usize::from(ask.model.is_some()) + usize::from(ask.max_tokens.is_some());
         Err(Refusal::missing(field, given))
@@ -121,7 +125,9 @@ pub(crate) fn prompts(api: Api, ask: &Ask<'_>, history: &[(String, String)]) -> 
         Api::Chat | Api::Messages => Ok(vec![prompt::of_messages(ask)]),
         Api::Responses if ask.input.is_none() => missing("input"),
         Api::Responses => Ok(vec![prompt::of_input(ask, history)]),
-        Api::Completions => ask.prompt.as_ref().map_or_else(|| missing("prompt"), |all| Ok(prompt::of_prompts(all))),
+        Api::Completions => {
+            ask.prompt.as_ref().map_or_else(|| missing("prompt"), |all| Ok(prompt::of_prompts(all)))
+        }
     }
 }
 
@@ -142,7 +148,8 @@ impl Turn {
         let model = ask.model.as_ref().map_or(config.model.as_str(), |model| &model.0);
         let lora = config.loras.iter().find(|lora| *lora == model).map(|lora| Arc::from(lora.as_str()));
         if model != config.model && lora.is_none() {
-            let served: Vec<&str> = std::iter::once(&config.model).chain(&config.loras).map(String::as_str).collect();
+            let served: Vec<&str> =
+                std::iter::once(&config.model).chain(&config.loras).map(String::as_str).collect();
             return Err(Refusal::unknown_model(model, &served));
         }
         let priority = priority.or(ask.priority).unwrap_or(0);
@@ -188,7 +195,8 @@ impl Turn {
                 Some(Logprobs::Count(count)) => Some(count),
                 _ => None,
             },
-            echo: (ask.echo == Some(true)).then(|| prompts.iter().map(|prompt| tokens::decode(prompt)).collect()),
+            echo: (ask.echo == Some(true))
+                .then(|| prompts.iter().map(|prompt| tokens::decode(prompt)).collect()),
             echoed: if api == Api::Responses { Echoed::of(ask) } else { Echoed::default() },
             prompts: prompts.into_iter().map(Arc::from).collect(),
             details: config.prompt_tokens_details,
@@ -246,7 +254,8 @@ impl Turn {
         let (generated, time) = (f64::from(first.generated), first.timing);
         let decode = ms(time.last - time.first);
         let gaps = (generated - 1.0).max(1.0);
-        let rate = if time.last == time.queued { 0.0 } else { generated * 1000.0 / ms(time.last - time.queued) };
+        let rate =
+            if time.last == time.queued { 0.0 } else { generated * 1000.0 / ms(time.last - time.queued) };
         Some(format!(
             r#"{{"time_to_first_token_ms":{:?},"generation_time_ms":{decode:?},"queue_time_ms":{:?},"mean_itl_ms":{:?},"tokens_per_second":{rate:?}"#,
             ms(time.first),
@@ -278,7 +287,8 @@ impl Echoed {
             list
         });
         let none = ask.tools.as_ref().is_none_or(Vec::is_empty);
-        let choice = ask.tool_choice.map_or(if none { "\"none\"" } else { "\"auto\"" }, |choice| choice.get());
+        let choice =
+            ask.tool_choice.map_or(if none { "\"none\"" } else { "\"auto\"" }, |choice| choice.get());
         Self {
             instructions: ask.instructions.as_ref().map_or("null".to_owned(), |text| quoted(&text.0)),
             metadata: ask.metadata.map_or("null", |metadata| metadata.get()).to_owned(),

@@ -114,7 +114,7 @@ async fn answer(
         ("GET", "/v1/models") => respond(link, plain(200, format::models(&settings.models))),
         ("GET", "/health" | "/ping") => respond(link, plain(200, String::new())),
         ("GET", "/metrics") => {
-            let running = state.books().count(Outcome::Running).saturating_sub(1);
+            let running = state.books().count(Outcome::Running);
             let text = format!("vllm:num_requests_running{{engine=\"0\"}} {running}\n");
             respond(link, plain(200, text))
         }

@@ -28,6 +28,8 @@ pub(crate) struct Slot {
     /// Hashes of the names of adapters that we sent requests for, the latest last: an idle adapter stays loaded but
     /// shows in no metric.
     adapters: Vec<u64>,
+    /// Number of the pool's pick that last took it; 0: none did.
+    pub(crate) picked: u64,
     /// Share of predicted hits that the engine really found, lately.
     trust: f64,
 }
@@ -53,6 +55,7 @@ impl Slot {
             signals: Signals::default(),
             faults: Faults::default(),
             adapters: Vec::new(),
+            picked: 0,
             trust: 1.0,
         }
     }

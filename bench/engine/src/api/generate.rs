@@ -18,7 +18,12 @@ const PRIORITY: &str = "x-vllm-priority";
 const RANK: &str = "x-data-parallel-rank";
 
 impl Call {
-    pub(super) async fn generate(self, api: Api, body: Bytes, load: Load) -> Result<Response<Reply>, NoAnswer> {
+    pub(super) async fn generate(
+        self,
+        api: Api,
+        body: Bytes,
+        load: Load,
+    ) -> Result<Response<Reply>, NoAnswer> {
         let faults = self.state.faults();
         let entry = self.state.enter(self.entry(api));
         if faults.reset_after_tokens == Some(0) {
@@ -179,7 +184,8 @@ impl Call {
 
     /// A chat's answer with the load in a header, where that was asked for.
     fn orca(self, api: Api, json: String) -> Response<Reply> {
-        let format = self.head.headers.get("endpoint-load-metrics-format").and_then(|value| value.to_str().ok());
+        let format =
+            self.head.headers.get("endpoint-load-metrics-format").and_then(|value| value.to_str().ok());
         let gauges = self.state.core().scheduler.stats().gauges;
         let (waiting, usage) = (gauges.waiting as f64, gauges.kv_usage);
         let load = match format.filter(|_| api == Api::Chat) {

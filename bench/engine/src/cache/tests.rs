@@ -96,7 +96,12 @@ struct Naive {
 impl Naive {
     fn new(blocks: u32) -> Self {
         let count = blocks as usize;
-        Self { free: (1..blocks).collect(), refs: vec![0; count], hash: vec![None; count], visible: Vec::new() }
+        Self {
+            free: (1..blocks).collect(),
+            refs: vec![0; count],
+            hash: vec![None; count],
+            visible: Vec::new(),
+        }
     }
 
     fn find(&self, hashes: &[u64]) -> Vec<BlockId> {

@@ -5,8 +5,8 @@ use crate::scheduler::Histogram;
 use std::fmt::Write;
 
 const FINE: &[f64] = &[
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 7.5, 10.0, 30.0,
-    60.0,
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 7.5, 10.0,
+    30.0, 60.0,
 ];
 const COARSE: &[f64] = &[0.1, 0.5, 1.0];
 /// Handlers times methods times kinds of status that are told apart: paths are few.
@@ -38,12 +38,20 @@ impl Default for Traffic {
 
 impl Traffic {
     /// Counts a request. Bytes are those that the headers announced.
-    pub(crate) fn count(&mut self, path: &'static str, method: &'static str, status: u16, bytes: (u64, u64), took: f64) {
+    pub(crate) fn count(
+        &mut self,
+        path: &'static str,
+        method: &'static str,
+        status: u16,
+        bytes: (u64, u64),
+        took: f64,
+    ) {
         self.took.observe(took);
         let at = self.handlers.iter().position(|handler| handler.path == path && handler.method == method);
         let at = at.unwrap_or_else(|| {
             let took = Histogram::new(COARSE);
-            let new = Handler { path, method, statuses: Vec::new(), count: 0, in_bytes: 0, out_bytes: 0, took };
+            let new =
+                Handler { path, method, statuses: Vec::new(), count: 0, in_bytes: 0, out_bytes: 0, took };
             if self.handlers.len() < SERIES_MAX {
                 self.handlers.push(new);
             }
@@ -89,7 +97,8 @@ impl Traffic {
         created("http_requests_created", help, &labels, out);
         let paths: Vec<String> =
             self.handlers.iter().map(|handler| format!("{{handler=\"{}\"}}", handler.path)).collect();
-        let tail = "by handler. Only value of header is respected. Otherwise ignored. No percentile calculated. ";
+        let tail =
+            "by handler. Only value of header is respected. Otherwise ignored. No percentile calculated. ";
         for (direction, word) in [("request", "incoming requests"), ("response", "outgoing responses")] {
             let (name, help) =
                 (format!("http_{direction}_size_bytes"), format!("Content length of {word} {tail}"));

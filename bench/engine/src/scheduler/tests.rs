@@ -181,9 +181,8 @@ fn with_priorities_the_least_important_is_preempted_and_the_most_important_admit
     let told = run(&mut scheduler);
     assert!(told[&high].timing.last < told[&low].timing.last);
     assert_eq!(scheduler.stats().preemptions, 1);
-    let order: Vec<u64> = [7, 3, 5]
-        .map(|priority| scheduler.submit(Job { priority, ..job(prompt(3, 60), 1) }, 0))
-        .to_vec();
+    let order: Vec<u64> =
+        [7, 3, 5].map(|priority| scheduler.submit(Job { priority, ..job(prompt(3, 60), 1) }, 0)).to_vec();
     assert_eq!(scheduler.waiting, [order[1], order[2], order[0]]);
 }
 
