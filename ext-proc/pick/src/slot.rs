@@ -60,8 +60,11 @@ impl Slot {
         }
     }
 
-    /// Whether it serves `model`, as far as that is known.
+    /// Whether it serves `model`, as far as that is known. Without a name every endpoint does.
     pub(crate) fn serves(&self, model: &str) -> bool {
+        if model.is_empty() {
+            return true;
+        }
         let listed = self.signals.models.as_ref().is_none_or(|models| models.contains(model));
         listed || self.signals.stats.lora_active.as_ref().is_some_and(|active| active.contains(model))
     }
