@@ -17,8 +17,9 @@ use std::time::Duration;
 
 /// Arguments of an engine that finishes what it has begun when it is asked to end, for this many seconds.
 pub const DRAINS: [&str; 2] = ["--shutdown-timeout", "30"];
-/// How long an engine may take to end before it is killed.
-const GRACE: Duration = Duration::from_secs(45);
+/// How long an engine may take to end before it is killed; one that does not drain, and may hang.
+const GRACE: Duration = Duration::from_secs(60);
+const SHORT_GRACE: Duration = Duration::from_secs(10);
 /// Exchanges between two ends.
 const BETWEEN: usize = 24;
 const BUSY_LIMIT: Duration = Duration::from_secs(240);
@@ -139,7 +140,8 @@ async fn end(stage: &mut Stage, n: usize, how: How) -> Act {
     }
     if how != How::Killed {
         // Whatever its exit code: an engine whose core is dead ends with an error.
-        let ended = stage.engines[n].ended_within(GRACE).await.unwrap();
+        let grace = if how == How::Terminated { SHORT_GRACE } else { GRACE };
+        let ended = stage.engines[n].ended_within(grace).await.unwrap();
         println!("{how:?}: {}", if ended { "ended by itself" } else { "killed after its grace period" });
         assert!(ended || how == How::Terminated, "{}", stage.engines[n].tail());
     }
