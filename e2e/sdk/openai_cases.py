@@ -8,7 +8,7 @@ from typing import Literal
 import openai
 from pydantic import BaseModel
 
-from cases import MODEL, QUESTION, READING, RESTLESS, SYSTEM, Context, case, chat_text
+from cases import MODEL, QUESTION, READING, RESTLESS, SYSTEM, Context, case, chat_text, expect
 
 TOOL = {
     "type": "function",
@@ -295,6 +295,25 @@ def responses_parsed(c: Context) -> None:
     )
     assert isinstance(answer.output_parsed, Reading)
     c.saw("responses", answer.usage)
+
+
+@case("sim", "vllm")
+def responses_kept(c: Context) -> None:
+    """A response lives in the engine that made it: reading it and going on from it reach that engine, for its tenant only."""
+    client = c.openai()
+    for _ in range(3):
+        first = client.responses.create(model=MODEL, input="hello", max_output_tokens=6)
+        c.saw("responses", first.usage)
+        again = client.responses.retrieve(first.id)
+        assert again.id == first.id and again.output_text == first.output_text
+        second = client.responses.create(
+            model=MODEL, input="and then?", previous_response_id=first.id, max_output_tokens=6
+        )
+        assert second.previous_response_id == first.id and second.usage.input_tokens > first.usage.input_tokens
+        c.saw("responses", second.usage)
+    other = c.openai(headers={"x-tenant": "somebody-else"})
+    for stranger in (lambda: other.responses.retrieve(first.id), lambda: client.responses.retrieve("resp_" + "0" * 48)):
+        expect(openai.NotFoundError, stranger)
 
 
 @case("small")

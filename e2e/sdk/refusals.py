@@ -57,10 +57,19 @@ def openai_bad_request(c: Context) -> None:
     client = c.openai()
     error = expect(openai.BadRequestError, lambda: client.chat.completions.create(model="", messages=QUESTION))
     _openai(error, 400, "BadRequestError")
-    # What could not be counted is refused, with the member that is to blame.
-    error = expect(openai.BadRequestError, lambda: client.responses.create(model=MODEL, input="x", background=True))
+    # What could not be counted, and what only the gateway may say, is refused with the member that is to blame.
+    error = expect(
+        openai.BadRequestError,
+        lambda: client.embeddings.create(model=MODEL, input="x", encoding_format="bytes"),
+    )
     _openai(error, 400, "BadRequestError")
-    assert error.param == "background", error.body
+    assert error.param == "encoding_format", error.body
+    error = expect(
+        openai.BadRequestError,
+        lambda: client.responses.create(model=MODEL, input="x", extra_body={"request_id": "resp_mine"}),
+    )
+    _openai(error, 400, "BadRequestError")
+    assert error.param == "request_id", error.body
 
 
 @case(group="refusals")
