@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ext_proc_meter::{Answered, Book, Effect, Leases, Outcome, Place};
+use ext_proc_meter::{Answered, Book, Effect, Leases, Outcome, Place, Record};
 use proto_tokenweir::token::ExchangeId;
 use proto_tokenweir::v1::{ExchangeToken, UsageEvent};
 
@@ -52,14 +52,26 @@ impl Books {
         self.shard(id).map(|mut book| book.close_by_stream(id, now_ms)).unwrap_or_default()
     }
 
+    /// Takes a reported event. A record that it closes an exchange with goes to `write` before anybody else can find that
+    /// exchange closed: who is told "doubled" may count on the record's being on its way.
     pub(crate) fn report(
         &self,
         id: ExchangeId,
         token: &ExchangeToken,
         event: &UsageEvent,
         now_ms: u64,
+        mut write: impl FnMut(&Record),
     ) -> Outcome {
-        self.shard(id).map_or(Outcome::Empty, |mut book| book.report(id, token, event, now_ms))
+        let Some(mut book) = self.shard(id) else { return Outcome::Empty };
+        let outcome = book.report(id, token, event, now_ms);
+        if let Outcome::Accepted(effects) | Outcome::Late(effects) = &outcome {
+            for effect in effects {
+                if let Effect::Record(record) = effect {
+                    write(record);
+                }
+            }
+        }
+        outcome
     }
 
     pub(crate) fn recall(&self, id: ExchangeId, revision: u32) {
@@ -79,5 +91,40 @@ impl Books {
             .iter()
             .map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).open_count())
             .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use proto_tokenweir::v1::{End, usage_event};
+
+    use super::*;
+
+    /// A report that comes twice at once: the second must not be told "doubled" while the first one's record could still
+    /// be lost.
+    #[test]
+    fn nobody_is_told_doubled_before_the_record_is_handed_over() {
+        let books = Books::new(Leases { first_ms: 1000, progress_ms: 1000, abandoned_ms: 1000 });
+        let id = ExchangeId([3; 16]);
+        let token = ExchangeToken::default();
+        let event =
+            UsageEvent { event: Some(usage_event::Event::End(End::default())), ..UsageEvent::default() };
+        let (told, outcome) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let mut handed = 0;
+            let first = books.report(id, &token, &event, 5, |_| {
+                handed += 1;
+                let told = told.clone();
+                let (books, token, event) = (&books, &token, &event);
+                scope.spawn(move || told.send(books.report(id, token, event, 5, |_| {})));
+                let early = outcome.recv_timeout(Duration::from_millis(200));
+                assert_eq!(early, Err(mpsc::RecvTimeoutError::Timeout));
+            });
+            assert!(matches!(first, Outcome::Accepted(_)) && handed == 1);
+            assert_eq!(outcome.recv_timeout(Duration::from_secs(30)), Ok(Outcome::Doubled));
+        });
     }
 }

@@ -11,6 +11,7 @@ use tonic::{Request, Response, Status};
 
 use crate::clock::unix_ms;
 use crate::generated::usage_reports_server::UsageReports;
+use crate::log::Places;
 use crate::metrics::ReportOutcome;
 use crate::service::Shared;
 use crate::settlement;
@@ -44,9 +45,7 @@ impl UsageReports for Reports {
         let mut places = self.0.log.places(batch.events.len(), WRITTEN_WITHIN).await.map_err(not_written)?;
         let mut ack = ReportAck::default();
         for event in &batch.events {
-            for record in self.event(event, &mut ack) {
-                places.put(&record);
-            }
+            self.event(event, &mut ack, &mut places);
         }
         drop(places);
         // Also for a batch of doubled events alone: the first copy's records may still be on their way to the disk.
@@ -56,7 +55,7 @@ impl UsageReports for Reports {
 }
 
 impl Reports {
-    fn event(&self, event: &UsageEvent, ack: &mut ReportAck) -> Vec<Record> {
+    fn event(&self, event: &UsageEvent, ack: &mut ReportAck, places: &mut Places<'_>) {
         let kind = label(event);
         if event.token.is_empty() {
             // Passed without a verdict, on an open route: nobody can be billed, but it is seen.
@@ -67,7 +66,7 @@ impl Reports {
             }
             self.0.metrics.report(kind, ReportOutcome::Accepted, "no_verdict");
             ack.accepted += 1;
-            return Vec::new();
+            return;
         }
         let now_ms = unix_ms();
         let (id, token) = match self.0.dispatcher.ring.open(&event.token, now_ms) {
@@ -76,47 +75,40 @@ impl Reports {
                 self.0.metrics.report(kind, ReportOutcome::Refused, error.as_label());
                 tracing::warn!(reason = error.as_label(), event = kind, "refused a usage report");
                 ack.refused += 1;
-                return Vec::new();
+                return;
             }
         };
-        let (effects, late) = match self.0.dispatcher.books.report(id, &token, event, now_ms) {
+        let write = |record: &Record| places.put(record);
+        let (effects, late) = match self.0.dispatcher.books.report(id, &token, event, now_ms, write) {
             Outcome::Accepted(effects) => (effects, false),
             Outcome::Late(effects) => (effects, true),
             Outcome::Doubled => {
                 self.0.metrics.report(kind, ReportOutcome::Doubled, "");
                 ack.doubled += 1;
-                return Vec::new();
+                return;
             }
             Outcome::Empty => {
                 self.0.metrics.report(kind, ReportOutcome::Refused, "empty");
                 ack.refused += 1;
-                return Vec::new();
+                return;
             }
         };
         ack.accepted += 1;
         self.0.metrics.report(kind, ReportOutcome::Accepted, "");
-        self.settle(&token, event, effects, late)
+        self.settle(&token, event, effects, late);
     }
 
-    fn settle(
-        &self,
-        token: &v1::ExchangeToken,
-        event: &UsageEvent,
-        effects: Vec<Effect>,
-        late: bool,
-    ) -> Vec<Record> {
+    fn settle(&self, token: &v1::ExchangeToken, event: &UsageEvent, effects: Vec<Effect>, late: bool) {
         if late {
             self.0.metrics.report_late();
         }
         let pools = &self.0.dispatcher.pools;
-        let records: Vec<Record> = effects.into_iter().filter_map(|effect| pools.perform(effect)).collect();
-        if let Some(usage_event::Event::End(end)) = &event.event {
-            for record in &records {
-                self.0.dispatcher.stored.learn(record);
-                settlement::count_reported(&self.0.metrics, record, end, token.stream);
+        for record in effects.into_iter().filter_map(|effect| pools.perform(effect)) {
+            self.0.dispatcher.stored.learn(&record);
+            if let Some(usage_event::Event::End(end)) = &event.event {
+                settlement::count_reported(&self.0.metrics, &record, end, token.stream);
             }
         }
-        records
     }
 }
 
