@@ -32,7 +32,9 @@ pub(crate) struct Request {
 /// One endpoint, as far as its cost depends on it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Site<'a> {
+    /// Its speed, its pace included.
     pub(crate) speed: &'a Speed,
+    pub(crate) pace: f64,
     pub(crate) load: &'a Load,
     pub(crate) matched_tokens: f64,
     /// Blended with the pool's mean where the signals are old.
@@ -67,9 +69,9 @@ pub(crate) fn explain(request: &Request, site: &Site<'_>, now_ms: u64) -> Explan
     let context = (load.context_tokens + load.prefill_context_tokens) as f64
         + (foreign.running + foreign.waiting) * usual_context;
     let own_context = prompt + request.output_tokens / 2.0;
-    let step = speed.c0 + speed.c_b * streams + speed.c_kv * context;
+    let step = speed.step_s(streams, context);
 
-    let wait = load.wait_s(step, now_ms);
+    let wait = load.wait_s(step, now_ms) * site.pace;
 
     let over = (foreign.kv_tokens - (foreign.running + foreign.waiting) * usual_context).max(0.0)
         + context
@@ -90,6 +92,7 @@ pub(crate) fn explain(request: &Request, site: &Site<'_>, now_ms: u64) -> Explan
     Explanation {
         matched_tokens: matched as u64,
         uncached_tokens: uncached as u64,
+        pace: site.pace,
         prefill_s: prefill,
         step_s: step,
         wait_s: wait,

@@ -98,6 +98,8 @@ pub struct Explanation {
     pub matched_tokens: u64,
     /// Prompt tokens that it would have to compute.
     pub uncached_tokens: u64,
+    /// How many times as slow as the pool's mean it is found to be; all its seconds are by this.
+    pub pace: f64,
     /// Computing them.
     pub prefill_s: f64,
     /// One step of the engine as it is loaded: what is shorter can't be told apart. Not part of the sum.

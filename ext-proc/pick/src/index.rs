@@ -109,7 +109,8 @@ pub(crate) struct Index {
 
 impl Index {
     /// Chunks held, those of each endpoint counted.
-    pub(crate) fn len(&self) -> usize {
+    #[cfg(test)]
+    fn len(&self) -> usize {
         self.places.len()
     }
 

@@ -14,6 +14,7 @@ mod faults;
 mod index;
 mod learned;
 mod load;
+mod pace;
 mod pool;
 mod prefix;
 mod settings;

@@ -51,6 +51,24 @@ pub struct Speed {
     pub c_kv: f64,
 }
 
+impl Speed {
+    /// One step of an engine that generates `streams` with `context` tokens in all; seconds.
+    pub(crate) fn step_s(&self, streams: f64, context: f64) -> f64 {
+        self.c0 + self.c_b * streams + self.c_kv * context
+    }
+
+    /// The same engine, `times` as slow.
+    pub(crate) fn slowed(&self, times: f64) -> Self {
+        Self {
+            c0: self.c0 * times,
+            c_p: self.c_p * times,
+            c_a: self.c_a * times,
+            c_b: self.c_b * times,
+            c_kv: self.c_kv * times,
+        }
+    }
+}
+
 impl Default for Speed {
     /// A 32B dense model on two H100: prefill as published for Qwen3-32B (20,480 tokens/s at 8,192 tokens), decode
     /// from BLIS's fitted coefficients. Only ratios matter much while all endpoints share one prior.

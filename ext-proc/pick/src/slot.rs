@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use crate::faults::Faults;
 use crate::load::Load;
+use crate::pace::Pace;
 use crate::signals::Signals;
 
 /// Most adapters that are remembered as loaded on an endpoint whose own limit isn't known.
@@ -25,6 +26,7 @@ pub(crate) struct Slot {
     pub(crate) load: Load,
     pub(crate) signals: Signals,
     pub(crate) faults: Faults,
+    pub(crate) pace: Pace,
     /// Hashes of the names of adapters that we sent requests for, the latest last: an idle adapter stays loaded but
     /// shows in no metric.
     adapters: Vec<u64>,
@@ -54,6 +56,7 @@ impl Slot {
             load: Load::default(),
             signals: Signals::default(),
             faults: Faults::default(),
+            pace: Pace::default(),
             adapters: Vec::new(),
             picked: 0,
             trust: 1.0,
@@ -109,5 +112,6 @@ impl Slot {
     pub(crate) fn forget(&mut self) {
         self.adapters.clear();
         self.trust = 1.0;
+        self.pace = Pace::default();
     }
 }

@@ -67,6 +67,7 @@ impl Pool {
             text_bytes: ask.prompt_bytes.max(ask.prefix.bytes()),
             token_ids: ask.prompt_token_ids,
             told: Told::Nothing,
+            first: None,
         };
         self.remember(&flight);
         self.flights.insert(ticket, flight);
@@ -164,7 +165,12 @@ impl Pool {
 
     /// The first token has come: the prefill is done.
     pub fn first_token(&mut self, ticket: Ticket, now_ms: u64) {
+        let speed = self.settings.speed;
         let Some(flight) = self.flights.get_mut(&ticket) else { return };
+        let load =
+            self.slots.get(flight.slot).and_then(Option::as_ref).map(|slot| slot.load).unwrap_or_default();
+        let step_s = speed.step_s(f64::from(load.decoding) + 1.0, load.context_tokens as f64);
+        flight.first = flight.first.or(Some((now_ms, step_s)));
         flight.told = flight.told.max(Told::FirstToken);
         if flight.phase == Phase::Decode {
             return;
@@ -212,6 +218,11 @@ impl Pool {
         let Some(flight) = self.flights.remove(&ticket) else { return };
         self.due.remove(&(flight.due_ms, ticket));
         self.learned.ended(flight.text_bytes, flight.token_ids, &used);
+        if let (Some((first_ms, step_s)), Some(output)) = (flight.first, used.output)
+            && let Some(slot) = self.slot_mut(flight.slot)
+        {
+            slot.pace.note(output, now_ms.saturating_sub(first_ms), step_s, now_ms);
+        }
         if flight.prefix.chunks() > 0 {
             self.correct(ticket, &flight, &used);
         }

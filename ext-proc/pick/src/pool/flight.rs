@@ -34,6 +34,8 @@ pub(super) struct Flight {
     pub(super) text_bytes: u64,
     pub(super) token_ids: u64,
     pub(super) told: Told,
+    /// When its first token came, and how long a step was reckoned to take then, seconds.
+    pub(super) first: Option<(u64, f64)>,
 }
 
 impl Flight {
@@ -51,6 +53,7 @@ impl Flight {
             text_bytes: 0,
             token_ids: 0,
             told: Told::FirstToken,
+            first: None,
         }
     }
 }

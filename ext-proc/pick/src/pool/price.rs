@@ -26,6 +26,8 @@ pub(super) enum Class {
 struct Means {
     foreign: Foreign,
     evicting: f64,
+    /// Of those that have one.
+    pace: f64,
 }
 
 impl Pool {
@@ -86,8 +88,10 @@ impl Pool {
         let foreign = slot.signals.foreign();
         let capacity = slot.signals.stats.kv_capacity_tokens.unwrap_or(self.settings.kv_capacity_tokens);
         let adapter = adapter.map_or(Adapter::Loaded, |name| slot.adapter(model, name));
+        let pace = slot.pace.against(means.pace, now_ms);
         let site = Site {
-            speed: &self.settings.speed,
+            speed: &self.settings.speed.slowed(pace),
+            pace,
             load: &slot.load,
             matched_tokens,
             foreign: Foreign {
@@ -110,7 +114,7 @@ impl Pool {
 
     /// Means over the listed endpoints, each as far as its signals are believed.
     fn means(&self, now_ms: u64) -> Means {
-        let (mut sum, mut total) = (Means::default(), 0.0);
+        let (mut sum, mut total, mut paced) = (Means::default(), 0.0, 0.0);
         for slot in self.listed.iter().filter_map(|&number| self.slot(number)) {
             let weight = slot.signals.weight(self.settings.stale_ms, now_ms);
             let foreign = slot.signals.foreign();
@@ -119,16 +123,21 @@ impl Pool {
             sum.foreign.kv_tokens += weight * foreign.kv_tokens;
             sum.evicting += weight * slot.signals.evicting(now_ms);
             total += weight;
+            if let Some(ratio) = slot.pace.ratio() {
+                sum.pace += ratio;
+                paced += 1.0;
+            }
         }
+        let pace = if paced > 0.0 { sum.pace / paced } else { 1.0 };
         if total <= 0.0 {
-            return Means::default();
+            return Means { pace, ..Means::default() };
         }
         let foreign = Foreign {
             waiting: sum.foreign.waiting / total,
             running: sum.foreign.running / total,
             kv_tokens: sum.foreign.kv_tokens / total,
         };
-        Means { foreign, evicting: sum.evicting / total }
+        Means { foreign, evicting: sum.evicting / total, pace }
     }
 
     /// Every listed endpoint, and what an empty request would cost there.

@@ -119,7 +119,7 @@ fn wins(rows: &[Row], p50: f64, p99: f64) {
 
 #[test]
 fn shared_prefixes_are_won_clearly() {
-    wins(&rows(Kind::SharedPrefix), 0.5, 0.9);
+    wins(&rows(Kind::SharedPrefix), 0.85, 0.9);
 }
 
 #[test]
