@@ -10,11 +10,13 @@ use ext_proc_pick::Observation;
 use ext_proc_signals::{Kind, Outcome, Settings, Sink, Target, run};
 use tokio_util::sync::CancellationToken;
 
+/// How often an outcome came, and how long it took at most.
+type Count = (u32, Duration);
+
 struct Printer {
     begun: Instant,
     in_flight: u32,
-    /// How often each outcome came, and how long it took at most.
-    outcomes: Mutex<BTreeMap<(SocketAddr, &'static str), (u32, Duration)>>,
+    outcomes: Mutex<BTreeMap<(SocketAddr, &'static str), Count>>,
     last: Mutex<BTreeMap<SocketAddr, String>>,
 }
 
