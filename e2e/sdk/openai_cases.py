@@ -306,6 +306,7 @@ def responses_kept(c: Context) -> None:
         c.saw("responses", first.usage)
         again = client.responses.retrieve(first.id)
         assert again.id == first.id and again.output_text == first.output_text
+        c.saw("stored_response")
         second = client.responses.create(
             model=MODEL, input="and then?", previous_response_id=first.id, max_output_tokens=6
         )

@@ -151,7 +151,8 @@ fn says_the_same(seen: &Seen, record: &Record) -> bool {
     let usage = &record.usage;
     let equal =
         |known: Option<u64>, recorded: Option<u64>| known.is_none_or(|known| recorded.unwrap_or(0) == known);
-    let metered = seen.status.is_none_or(|status| status < 400) && seen.end == "complete";
+    let generates = !["count_tokens", "stored_response"].contains(&seen.api.as_str());
+    let metered = generates && seen.status.is_none_or(|status| status < 400) && seen.end == "complete";
     record.api.as_deref() == Some(&seen.api)
         && record.end.as_deref() == Some(&seen.end)
         && seen.status.is_none_or(|status| record.status == Some(status))
@@ -160,5 +161,5 @@ fn says_the_same(seen: &Seen, record: &Record) -> bool {
         && equal(seen.cached, usage.cached)
         && seen.at_least.is_none_or(|least| usage.output.unwrap_or(0) >= least)
         // Whatever the client asked for, the gateway knows.
-        && (!metered || usage.input.is_some_and(|input| input > 0) || seen.api == "count_tokens")
+        && (!metered || usage.input.is_some_and(|input| input > 0))
 }
