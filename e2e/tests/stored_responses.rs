@@ -276,7 +276,7 @@ async fn what_runs_in_the_background_is_fetched_and_cancelled_in_full_duplex() {
 }
 
 async fn background(builder: HarnessBuilder) {
-    let mut harness = start(builder).await;
+    let mut harness = start(builder.config(|config| config["pools"][0]["background"] = json!(true))).await;
     let begin = |stream: bool, pace: &str| {
         let body = json!({"model": "tiny-llama", "input": "x", "max_output_tokens": 6, "background": true, "stream": stream});
         Call::json("/v1/responses", &body).header("x-tenant", "team-a").header("x-engine-interval-ms", pace)

@@ -315,9 +315,11 @@ impl AwaitBody {
         if self.api != Api::Responses {
             return Ok(None);
         }
+        if request.background && !rule.background {
+            return Err(RejectReason::Body(background_refused()));
+        }
         if !rule.keeps_responses {
-            // What a provider generates after its answer is paid for, and nobody would know for whom.
-            return if request.background { Err(RejectReason::Body(background_refused())) } else { Ok(None) };
+            return Ok(None);
         }
         let Some(id) = &request.session.previous_response_id else { return Ok(None) };
         let id = id.decode();
@@ -330,8 +332,8 @@ impl AwaitBody {
 
 fn background_refused() -> BodyError {
     BodyError {
-        message: "`background` must be false or absent for this model: what its provider generates after the answer \
-                  can't be counted. Use `stream` for a long response."
+        message: "`background` must be false or absent for this model: what is generated after the answer can't be \
+                  counted. Use `stream` for a long response."
             .into(),
         param: Some("background"),
     }

@@ -32,6 +32,8 @@ pub struct ModelRule {
     /// Each engine keeps the responses that it made, under ids that we give (vLLM). False: a provider keeps them for all of
     /// its endpoints, under ids of its own.
     pub keeps_responses: bool,
+    /// Clients may have responses generated in the background, after the answer: nobody counts those tokens.
+    pub background: bool,
 }
 
 /// How a tenant is known.

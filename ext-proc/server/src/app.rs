@@ -306,10 +306,14 @@ fn rules(config: &Config) -> Rules {
             }
         };
         let (prefix, keeps_responses) = (uses_prefixes(&pool.pick), pool.engine == EngineKind::Vllm);
-        let rule = |model: &String| {
-            (model.clone(), ModelRule { pool: pool.name.clone(), usage, prefix, keeps_responses })
+        let rule = ModelRule {
+            pool: pool.name.clone(),
+            usage,
+            prefix,
+            keeps_responses,
+            background: pool.background,
         };
-        models.extend(pool.models.iter().map(rule));
+        models.extend(pool.models.iter().map(|model| (model.clone(), rule.clone())));
     }
     let tenant = match (config.tenant.trusted, &config.tenant.default) {
         (true, default) => TenantRule::Header { default: default.clone() },

@@ -16,6 +16,7 @@ pub(super) fn rules() -> Rules {
         usage,
         prefix: true,
         keeps_responses: pool == "a",
+        background: pool == "a",
     };
     Rules {
         models: BTreeMap::from([

@@ -41,6 +41,10 @@ pub struct PoolFile {
     /// What the endpoints run.
     #[serde(default = "defaults::engine")]
     pub engine: EngineKind,
+    /// Let clients run `/v1/responses` in the background. Such a request is answered before anything is generated, so its
+    /// tokens are not counted: it passes as unmetered.
+    #[serde(default)]
+    pub background: bool,
 }
 
 /// How an endpoint of a pool is chosen.
@@ -103,6 +107,8 @@ pub struct PoolConfig {
     pub usage: UsageMode,
     /// What the endpoints run.
     pub engine: EngineKind,
+    /// Clients may run responses in the background, uncounted.
+    pub background: bool,
 }
 
 /// Whether `name` can name a pool.
@@ -158,5 +164,6 @@ fn checked(pool: &PoolFile) -> PoolConfig {
         pick: pick::checked(pool.strategy, &pool.pick),
         usage: pool.usage,
         engine: pool.engine,
+        background: pool.background,
     }
 }
