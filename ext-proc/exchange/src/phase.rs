@@ -114,7 +114,7 @@ pub fn step(phase: Phase, event: Event, rules: &Rules) -> Step {
         (Phase::AwaitHeaders(phase), Event::RequestHeaders(head)) => phase.headers(head, rules),
         (Phase::AwaitBody(phase), Event::RequestBody { chunk, end }) => phase.body(chunk, end, rules),
         (Phase::AwaitBody(phase), Event::RequestTrailers) => phase.whole(true, rules),
-        (Phase::AwaitStored(phase), Event::RequestBody { chunk, end }) => phase.body(chunk, end, rules),
+        (Phase::AwaitStored(phase), Event::RequestBody { chunk, end }) => phase.body(&chunk, end, rules),
         (Phase::AwaitStored(phase), Event::RequestTrailers) => phase.trailers(),
         (Phase::AwaitAnswer(phase), Event::Answer(answer)) => phase.answer(answer, rules),
         (Phase::AwaitResponse(_), Event::ResponseHeaders(head)) => respond(head, rules),

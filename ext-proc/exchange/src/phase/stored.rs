@@ -55,11 +55,11 @@ fn too_large(rules: &Rules) -> Step {
 }
 
 impl AwaitStored {
-    pub(super) fn body(mut self, chunk: Vec<u8>, end: bool, rules: &Rules) -> Step {
+    pub(super) fn body(mut self, chunk: &[u8], end: bool, rules: &Rules) -> Step {
         if self.body.len().saturating_add(chunk.len()) > BODY_BYTES_MAX {
             return too_large(rules);
         }
-        self.body.extend_from_slice(&chunk);
+        self.body.extend_from_slice(chunk);
         // Buffered: one message is the whole body, whether or not trailers follow.
         if end || self.mode == BodyMode::Buffered {
             return self.whole(false);
