@@ -237,7 +237,7 @@ impl Drop for Harness {
 }
 
 /// Thousands of streams need thousands of sockets; Envoy inherits the limit.
-fn raise_file_limit() {
+pub fn raise_file_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     // Refused: then the old limit stays, and a big test says so.
