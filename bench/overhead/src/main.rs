@@ -15,15 +15,15 @@ mod setups;
 mod upstream;
 mod wire;
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use bench_result::{Report, tell};
 use clap::{Parser, Subcommand};
 use e2e::harness::raise_file_limit;
 use serde_json::json;
+use tokio::runtime::Runtime;
 
 use crate::accounts::Accounts;
 use crate::answers::Form;
@@ -46,14 +46,27 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Role {
     /// The no-op ext_proc service.
+    #[command(hide = true)]
     Noop {
-        /// Where it listens.
-        address: SocketAddr,
+        /// Ports to listen on: always one.
+        ports: usize,
     },
     /// The instant upstream.
+    #[command(hide = true)]
     Upstream {
-        /// Where it listens.
-        addresses: Vec<SocketAddr>,
+        /// Ports to listen on.
+        ports: usize,
+    },
+    /// Keeps one of the compared under one load, for a profiler.
+    Drive {
+        /// Which.
+        #[arg(value_enum)]
+        setup: Kind,
+        /// Which load: 1k, 8k, …, sse.
+        case: String,
+        /// How long.
+        #[arg(default_value_t = 20)]
+        seconds: u64,
     },
 }
 
@@ -93,14 +106,28 @@ const RECORDS_LIMIT: Duration = Duration::from_secs(20);
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     match arguments.role {
-        Some(Role::Noop { address }) => noop::serve(address),
-        Some(Role::Upstream { addresses }) => upstream::serve(&addresses),
-        None => {
-            let runtime =
-                tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-            runtime.block_on(bench(arguments.json.as_deref(), arguments.quick))
-        }
+        Some(Role::Noop { .. }) => noop::serve(),
+        Some(Role::Upstream { ports }) => upstream::serve(ports),
+        Some(Role::Drive { setup, case, seconds }) => runtime()?.block_on(drive(setup, &case, seconds)),
+        None => runtime()?.block_on(bench(arguments.json.as_deref(), arguments.quick)),
     }
+}
+
+fn runtime() -> Result<Runtime> {
+    Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?)
+}
+
+async fn drive(kind: Kind, case: &str, seconds: u64) -> Result<()> {
+    raise_file_limit();
+    let case = CASES.into_iter().chain([SSE]).find(|known| known.name == case).context("no such load")?;
+    let dir = tempfile::Builder::new().prefix("tokenweir-overhead-").tempdir()?;
+    let upstream = Upstream::start(dir.path()).await?;
+    let mut setup = Setup::start(kind, dir.path(), &upstream).await?;
+    tell(&format!("envoy {} service {:?}", setup.envoy_pid(), setup.service_pid()?));
+    let mut results = Results::default();
+    results.round(case, 1, Duration::from_secs(seconds), &mut [&mut setup], &upstream).await?;
+    tell(&serde_json::to_string_pretty(&results.to_json())?);
+    Ok(())
 }
 
 async fn bench(json: Option<&Path>, quick: bool) -> Result<()> {

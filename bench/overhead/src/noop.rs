@@ -1,7 +1,6 @@
 //! The floor: an ext_proc that only ever says "continue". Tonic with the same server settings as Tokenweir, and as little
 //! around it as there can be: replies are a plain mapping of the messages that come.
 
-use std::net::SocketAddr;
 use std::pin::Pin;
 
 use anyhow::Result;
@@ -13,9 +12,12 @@ use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response
 use envoy_types::pb::envoy::service::ext_proc::v3::{
     BodyResponse, HeadersResponse, ProcessingRequest, ProcessingResponse, TrailersResponse,
 };
+use tokio_stream::wrappers::TcpListenerStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
+
+use crate::setups::listen;
 
 /// Longest message, bytes: as Tokenweir's default.
 const MESSAGE_BYTES_MAX: usize = (32 << 20) + (1 << 20);
@@ -46,8 +48,8 @@ impl ExternalProcessor for Noop {
     }
 }
 
-/// Serves on `address` until the process is ended.
-pub(crate) fn serve(address: SocketAddr) -> Result<()> {
+/// Serves on a port that it prints, until the process is ended.
+pub(crate) fn serve() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let window = u32::try_from(MESSAGE_BYTES_MAX)?;
     let service = ExternalProcessorServer::new(Noop)
@@ -58,5 +60,8 @@ pub(crate) fn serve(address: SocketAddr) -> Result<()> {
         .initial_stream_window_size(window)
         .initial_connection_window_size(2 * window)
         .add_service(service);
-    Ok(runtime.block_on(server.serve(address))?)
+    runtime.block_on(async {
+        let listener = TcpListenerStream::new(listen().await?);
+        Ok(server.serve_with_incoming(listener).await?)
+    })
 }

@@ -9,10 +9,10 @@ use anyhow::{Context, Result};
 use e2e::client::{self, Call};
 use e2e::envoy::{Envoy, Options};
 use e2e::parts;
-use e2e::process::{Process, free_port, wait_for};
+use e2e::process::{Process, wait_for};
 use e2e::service::Service;
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
+use tokio::net::TcpListener;
 
 /// Endpoints of the pool: ports of one upstream process.
 const ENDPOINTS: usize = 8;
@@ -20,7 +20,8 @@ const ENDPOINTS: usize = 8;
 const UP_LIMIT: Duration = Duration::from_secs(20);
 
 /// Which of the compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
 pub(crate) enum Kind {
     /// Envoy alone.
     Bare,
@@ -70,16 +71,8 @@ pub(crate) struct Upstream {
 
 impl Upstream {
     pub(crate) async fn start(dir: &Path) -> Result<Self> {
-        let mut addresses = Vec::new();
-        for _ in 0..ENDPOINTS {
-            addresses.push(SocketAddr::from(([127, 0, 0, 1], free_port()?)));
-        }
-        let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-        let args: Vec<&str> = ["upstream"].into_iter().chain(texts.iter().map(String::as_str)).collect();
-        let process = role(&args, &dir.join("upstream.log"))?;
-        for address in &addresses {
-            listening(*address, &process).await?;
-        }
+        std::fs::create_dir_all(dir)?;
+        let (process, addresses) = role("upstream", ENDPOINTS, &dir.join("upstream.log")).await?;
         Ok(Self { process, addresses })
     }
 
@@ -88,15 +81,24 @@ impl Upstream {
     }
 }
 
-/// This program in another role.
-fn role(args: &[&str], log: &Path) -> Result<Process> {
-    Process::start("bench-overhead", &std::env::current_exe()?, args, &[], log)
+/// This program in another role, once it listens on `ports` ports: it chooses them itself, and prints them.
+async fn role(name: &str, ports: usize, log: &Path) -> Result<(Process, Vec<SocketAddr>)> {
+    let args = [name, &ports.to_string()];
+    let process = Process::start("bench-overhead", &std::env::current_exe()?, &args, &[], log)?;
+    let listening = wait_for("a child to listen", UP_LIMIT, async || {
+        let text = std::fs::read_to_string(log).ok()?;
+        let addresses: Vec<SocketAddr> = text.lines().filter_map(|line| line.parse().ok()).collect();
+        (addresses.len() == ports).then_some(addresses)
+    });
+    let addresses = listening.await.with_context(|| process.tail())?;
+    Ok((process, addresses))
 }
 
-async fn listening(address: SocketAddr, process: &Process) -> Result<()> {
-    let up =
-        wait_for("a child to listen", UP_LIMIT, async || TcpStream::connect(address).await.ok().map(drop));
-    up.await.with_context(|| process.tail())
+/// Binds a port of the kernel's choice, and prints it for who started this process.
+pub(crate) async fn listen() -> Result<TcpListener> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+    bench_result::tell(&listener.local_addr()?.to_string());
+    Ok(listener)
 }
 
 enum Backend {
@@ -123,10 +125,8 @@ impl Setup {
         let backend = match kind {
             Kind::Bare => Backend::None,
             Kind::Noop => {
-                let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
-                let process = role(&["noop", &address.to_string()], &dir.join("noop.log"))?;
-                listening(address, &process).await?;
-                options.ext_proc_address = address.to_string();
+                let (process, addresses) = role("noop", 1, &dir.join("noop.log")).await?;
+                options.ext_proc_address = addresses.first().context("its address")?.to_string();
                 Backend::Noop(process)
             }
             Kind::Tokenweir | Kind::WithoutFilter | Kind::Held => {

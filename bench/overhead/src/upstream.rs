@@ -3,16 +3,16 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::rc::Rc;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use memchr::memmem;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::task::LocalSet;
 
 use crate::answers::{self, Form, METRICS, MODELS};
+use crate::setups::listen;
 
 /// The request header that names a [`Form`].
 pub(crate) const FORM_HEADER: &str = "x-bench-form";
@@ -61,17 +61,16 @@ fn sized(content_type: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// Serves on every address until the process is ended.
-pub(crate) fn serve(addresses: &[SocketAddr]) -> Result<()> {
+/// Serves on so many ports, which it prints, until the process is ended.
+pub(crate) fn serve(ports: usize) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = LocalSet::new();
     local.block_on(&runtime, async {
         let (shelf, whole) =
             (Rc::new(Shelf::default()), Rc::new(sized("application/json", &answers::whole())));
         let mut accepting = Vec::new();
-        for address in addresses {
-            let listener =
-                TcpListener::bind(address).await.with_context(|| format!("listen on {address}"))?;
+        for _ in 0..ports {
+            let listener = listen().await?;
             let (shelf, whole) = (Rc::clone(&shelf), Rc::clone(&whole));
             accepting.push(tokio::task::spawn_local(async move {
                 loop {
