@@ -23,8 +23,8 @@ const FILTER_WASM: &str = include_str!("../envoy/filter-wasm.yaml");
 const CLUSTERS: &str = include_str!("../envoy/clusters.yaml");
 const CLUSTER_POOL: &str = include_str!("../envoy/cluster-pool.yaml");
 
-/// As Envoy Gateway writes a `retry` of two with `connect-failure` and `refused-stream`.
-const RETRY: &str = "{retry_on: \"connect-failure,refused-stream\", num_retries: 2, \
+/// A pool's retries, as Envoy Gateway writes them.
+const RETRY: &str = "{retry_on: \"@ON@\", retriable_status_codes: [@STATUSES@], num_retries: @RETRIES@, \
     host_selection_retry_max_attempts: 5, retry_back_off: {base_interval: 0.010s, max_interval: 0.050s}, \
     retry_host_predicate: [{name: envoy.retry_host_predicates.previous_hosts, typed_config: {\"@type\": \
     type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate}}]}";
@@ -63,6 +63,32 @@ pub struct Options {
     pub pools: Vec<(String, Vec<SocketAddr>)>,
     /// Where the service listens: `127.0.0.1:50051` or `unix:/path`.
     pub ext_proc_address: String,
+    /// When a pool's route tries another endpoint.
+    pub retry: Retry,
+    /// How long a connection to an engine may be idle before Envoy closes it.
+    pub upstream_idle: Duration,
+}
+
+/// When a pool's route tries another endpoint: `BackendTrafficPolicy.retry`.
+///
+/// By default once, and only while no response has begun: the connection failed or ended before the response's head
+/// (`reset`; `reset-before-request` misses requests already written to a connection that is being closed), or the
+/// engine answered 500 (vLLM while it drains) or 503 (its queue is full). Not more than once: a request that makes an
+/// engine fail must not reach the whole pool.
+#[derive(Clone, Debug)]
+pub struct Retry {
+    /// `retryOn.triggers`
+    pub on: Vec<&'static str>,
+    /// `retryOn.httpStatusCodes`
+    pub statuses: Vec<u16>,
+    /// `numRetries`, of all kinds together: Envoy has no limit for each.
+    pub retries: u32,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { on: vec!["connect-failure", "refused-stream", "reset"], statuses: vec![500, 503], retries: 1 }
+    }
 }
 
 impl Default for Options {
@@ -79,6 +105,8 @@ impl Default for Options {
             drain_time_s: 60,
             pools: Vec::new(),
             ext_proc_address: "127.0.0.1:1".to_owned(),
+            retry: Retry::default(),
+            upstream_idle: Duration::from_secs(4),
         }
     }
 }
@@ -251,11 +279,13 @@ fn listeners(options: &Options, dir: &Path, port: u16, version: u32) -> Result<S
             on.push(format!("{name}: {ON}"));
         }
     }
+    let retry = retry_policy(&options.retry)?;
     let (open, protected) = (format!("{{{}}}", open.join(", ")), format!("{{{}}}", protected.join(", ")));
     let routes = |kind: &str, on: &str| -> Result<String> {
         let mut text = String::new();
         for (pool, _) in &options.pools {
-            let values = [("KIND", kind), ("POOL", pool.as_str()), ("RETRY", RETRY), ("FILTERS_ON", on)];
+            let values =
+                [("KIND", kind), ("POOL", pool.as_str()), ("RETRY", retry.as_str()), ("FILTERS_ON", on)];
             text.push_str(&fill(ROUTE_POOL, &values)?);
         }
         Ok(text)
@@ -270,21 +300,35 @@ fn listeners(options: &Options, dir: &Path, port: u16, version: u32) -> Result<S
             ("FILTERS", &filters),
             ("POOL_ROUTES_OPEN", &routes("open", &open)?),
             ("POOL_ROUTES_PROTECTED", &routes("protected", &protected)?),
-            ("RETRY", RETRY),
+            ("RETRY", retry.as_str()),
             ("OPEN", &open),
             ("PROTECTED", &protected),
         ],
     )
 }
 
+fn retry_policy(retry: &Retry) -> Result<String> {
+    let mut on = retry.on.clone();
+    if !retry.statuses.is_empty() {
+        on.push("retriable-status-codes");
+    }
+    let statuses: Vec<String> = retry.statuses.iter().map(u16::to_string).collect();
+    let values =
+        [("ON", on.join(",")), ("STATUSES", statuses.join(", ")), ("RETRIES", retry.retries.to_string())];
+    let values: Vec<(&str, &str)> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    Ok(fill(RETRY, &values)?.trim_end().to_owned())
+}
+
 fn clusters(options: &Options, version: u32) -> Result<String> {
     let mut pools = String::new();
+    let idle = format!("{:.3}s", options.upstream_idle.as_secs_f64());
     for (pool, endpoints) in &options.pools {
         let endpoints: Vec<String> = endpoints
             .iter()
             .map(|address| format!("{{endpoint: {{address: {}}}}}", socket(*address)))
             .collect();
-        pools.push_str(&fill(CLUSTER_POOL, &[("POOL", pool), ("ENDPOINTS", &endpoints.join(", "))])?);
+        let values = [("POOL", pool.as_str()), ("ENDPOINTS", &endpoints.join(", ")), ("IDLE", &idle)];
+        pools.push_str(&fill(CLUSTER_POOL, &values)?);
     }
     let ext_proc = match options.ext_proc_address.strip_prefix("unix:") {
         Some(path) => format!("{{pipe: {{path: \"{path}\"}}}}"),

@@ -22,6 +22,7 @@ pub struct HarnessBuilder {
     wasm: bool,
     envoy: Options,
     changes: Vec<Change>,
+    others: Vec<(String, Vec<SocketAddr>)>,
 }
 
 impl Default for HarnessBuilder {
@@ -34,6 +35,7 @@ impl Default for HarnessBuilder {
             wasm: true,
             envoy: Options::default(),
             changes: Vec::new(),
+            others: Vec::new(),
         }
     }
 }
@@ -43,6 +45,14 @@ impl HarnessBuilder {
     #[must_use]
     pub fn engines(mut self, pools: &[(&str, usize)]) -> Self {
         self.engines = pools.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+        self
+    }
+
+    /// Engines of another kind, which run already: these pools and no others.
+    #[must_use]
+    pub fn endpoints(mut self, pools: Vec<(String, Vec<SocketAddr>)>) -> Self {
+        self.engines.clear();
+        self.others = pools;
         self
     }
 
@@ -113,6 +123,7 @@ impl HarnessBuilder {
             }
         }
         self.envoy.pools = pools_of(&self.engines, &engines);
+        self.envoy.pools.append(&mut self.others);
         let mut service = None;
         if self.with_service {
             let mut prepared = Service::prepare(&dir.path().join("service"), self.uds)?;

@@ -14,7 +14,10 @@ pub mod metrics;
 pub mod parts;
 pub mod process;
 pub mod records;
+pub mod rough;
+pub mod sdk;
 pub mod service;
 pub mod template;
+pub mod vllm;
 
 pub use harness::{Harness, HarnessBuilder};

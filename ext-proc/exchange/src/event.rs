@@ -1,7 +1,9 @@
 //! What the outside tells an exchange, and what the exchange wants done.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
+use ext_proc_pick::Prefix;
 use proto_openai::Api;
 
 use crate::phase::OkProof;
@@ -61,6 +63,8 @@ pub struct ResponseHead {
     pub status: u32,
     /// The endpoint that served, by Envoy's `upstream.address`; `None`: none was reached.
     pub upstream: Option<SocketAddr>,
+    /// `retry-after`, where it can be read.
+    pub retry_after: Option<Duration>,
 }
 
 /// What happened.
@@ -100,8 +104,14 @@ pub struct Inquiry {
     pub stream: bool,
     /// Envoy's request id, for joining logs only.
     pub request_id: String,
+    /// What the prompt begins with; of nothing where the pool's pick doesn't look at it.
+    pub prefix: Prefix,
     /// Bytes of prompt text.
-    pub prompt_bytes: usize,
+    pub prompt_bytes: u64,
+    /// Tokens of the prompt that were given as token ids.
+    pub prompt_token_ids: u64,
+    /// The most tokens that may be generated; `None`: the request doesn't say.
+    pub output_tokens_max: Option<u64>,
 }
 
 /// A decision.
@@ -127,6 +137,10 @@ pub struct Grant {
 pub enum Denial {
     /// No endpoint of the pool is ready.
     NoneReady,
+    /// Endpoints are ready, but none of them has the model loaded.
+    NoneServes,
+    /// The only endpoint that could serve the request isn't there any more.
+    Gone,
     /// As many exchanges are open as this replica holds.
     Full,
 }

@@ -14,6 +14,7 @@
 
 mod event;
 mod phase;
+mod prompt;
 mod reject;
 mod rules;
 mod verdict;

@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 
+use ext_proc_pick::Prefix;
 use proto_openai::{Api, Dialect, Edits, Plan, Route, Strip, UsageWish};
 
 use crate::event::{
     Answer, BodyMode, Denial, Effect, Event, Finish, Grant, Inquiry, RequestHead, ResponseHead, StreamError,
 };
+use crate::prompt;
 use crate::reject::{Immediate, RejectReason};
 use crate::rules::{Rules, UsageMode};
 use crate::verdict::{Reply, Verdict};
@@ -253,6 +255,12 @@ impl AwaitBody {
             (true, UsageWish::Final) if rule.usage.is_continuous() => Strip::Continuous,
             _ => Strip::Nothing,
         };
+        // Where nothing is generated, little of a cache is used or left behind.
+        let prefix = if rule.prefix && self.api.can_stream() {
+            prompt::prefix(&model, &request, &self.body)
+        } else {
+            Prefix::default()
+        };
         let inquiry = Inquiry {
             api: self.api,
             model,
@@ -260,7 +268,10 @@ impl AwaitBody {
             tenant: self.tenant,
             stream: request.stream,
             request_id: self.head.request_id.clone(),
-            prompt_bytes: usize::try_from(request.prompt.text_bytes).unwrap_or(usize::MAX),
+            prefix,
+            prompt_bytes: request.prompt.text_bytes,
+            prompt_token_ids: request.prompt.token_ids,
+            output_tokens_max: prompt::output_tokens_max(&request),
         };
         let plan = Plan { api: self.api, stream: request.stream, strip };
         let pool = rule.pool.clone();
@@ -280,6 +291,10 @@ impl AwaitAnswer {
                 (Phase::AwaitResponse(AwaitResponse(())), effects)
             }
             Answer::Denied(Denial::NoneReady) => reject(&RejectReason::NoneReady(self.pool), dialect, rules),
+            Answer::Denied(Denial::NoneServes) => {
+                reject(&RejectReason::NoneServes(self.pool), dialect, rules)
+            }
+            Answer::Denied(Denial::Gone) => reject(&RejectReason::Gone, dialect, rules),
             Answer::Denied(Denial::Full) => reject(&RejectReason::Full, dialect, rules),
         }
     }

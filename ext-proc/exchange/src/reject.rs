@@ -33,6 +33,10 @@ pub enum RejectReason {
     BadTenant,
     /// No endpoint of the pool is ready.
     NoneReady(String),
+    /// Endpoints of the pool are ready, but none of them has the model loaded.
+    NoneServes(String),
+    /// The only endpoint that could serve the request isn't there any more.
+    Gone,
     /// As many exchanges are open as this replica holds.
     Full,
     /// Envoy is set to a body mode that can't work.
@@ -55,6 +59,8 @@ impl RejectReason {
             Self::NoTenant => "no_tenant",
             Self::BadTenant => "bad_tenant",
             Self::NoneReady(_) => "none_ready",
+            Self::NoneServes(_) => "none_serves",
+            Self::Gone => "gone",
             Self::Full => "full",
             Self::BodyMode => "body_mode",
         }
@@ -104,6 +110,18 @@ impl RejectReason {
                 "ServiceUnavailable",
                 format!("No endpoint of pool `{pool}` is ready. Try again later."),
             ),
+            Self::NoneServes(pool) => ApiError::new(
+                503,
+                "ServiceUnavailable",
+                format!(
+                    "No ready endpoint of pool `{pool}` has loaded the requested model. Try again later."
+                ),
+            ),
+            Self::Gone => ApiError::new(
+                404,
+                "NotFoundError",
+                "What this request goes on from was kept by an endpoint that is gone. Send the whole conversation anew.",
+            ),
             Self::Full => ApiError::new(
                 503,
                 "ServiceUnavailable",
@@ -151,7 +169,7 @@ impl Immediate {
         let error = reason.error(rules);
         let headers = match reason {
             RejectReason::WrongMethod(allow) => vec![("allow", (*allow).to_owned())],
-            RejectReason::NoneReady(_) | RejectReason::Full => {
+            RejectReason::NoneReady(_) | RejectReason::NoneServes(_) | RejectReason::Full => {
                 vec![("retry-after", rules.retry_after_s.to_string())]
             }
             _ => Vec::new(),

@@ -27,6 +27,8 @@ pub struct ModelRule {
     pub pool: String,
     /// How usage comes out of that pool.
     pub usage: UsageMode,
+    /// The pool's pick looks at what prompts begin with.
+    pub prefix: bool,
 }
 
 /// How a tenant is known.

@@ -7,7 +7,7 @@ use proto_tokenweir::token::ExchangeId;
 use proto_tokenweir::v1::{self, ExchangeToken, usage_event};
 
 use crate::closed::{CLOSED_MAX, Closed};
-use crate::record::{REVISION_LEASE, REVISION_REPORT, Record, Source, UsageRecord};
+use crate::record::{End, REVISION_LEASE, REVISION_REPORT, Record, Source, UsageRecord};
 
 /// How long an exchange stays open without a sign of life, milliseconds.
 #[derive(Clone, Copy, Debug)]
@@ -20,15 +20,71 @@ pub struct Leases {
     pub abandoned_ms: u64,
 }
 
-/// What the caller does after a call.
+/// What the caller does after a call. An exchange's place in its pool is known by the exchange: it is reserved before
+/// [`Book::open`] or by [`Effect::Adopt`], and given back by exactly one [`Effect::Release`]; whatever else is said of it
+/// comes in between.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// One request more on an endpoint of a pool.
-    Reserve(String, SocketAddr),
-    /// One request fewer on an endpoint of a pool.
-    Release(String, SocketAddr),
+    /// An exchange that was picked by another process: it takes a place from now on.
+    Adopt {
+        /// Its pool.
+        pool: String,
+        /// Whose place it is.
+        exchange: ExchangeId,
+        /// Where it was sent, as far as its token says.
+        on: SocketAddr,
+    },
+    /// The response has begun: the place moves to who served, and whoever refused or failed is known by that.
+    Answered {
+        /// Its pool.
+        pool: String,
+        /// Whose place it is.
+        exchange: ExchangeId,
+        /// The endpoint that was to answer, as far as is known.
+        picked: Option<SocketAddr>,
+        /// How it was answered.
+        answer: Answered,
+    },
+    /// The first token was generated: the prompt is computed.
+    FirstToken {
+        /// Its pool.
+        pool: String,
+        /// Whose place it is.
+        exchange: ExchangeId,
+    },
+    /// The exchange has ended, and its place is free.
+    Release {
+        /// Its pool.
+        pool: String,
+        /// Whose place it was.
+        exchange: ExchangeId,
+        /// What is known of its tokens.
+        used: UsageRecord,
+        /// How many prompt tokens the pick thought to be cached where it was served.
+        predicted: Option<u64>,
+    },
     /// A line for the log: it must be written before the report is acknowledged.
     Record(Box<Record>),
+}
+
+/// The place that an exchange takes in its pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The endpoint that was picked.
+    pub on: SocketAddr,
+    /// Prompt tokens thought to be cached there; `None`: nobody asked.
+    pub predicted: Option<u64>,
+}
+
+/// How a response began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// The endpoint that really answered; `None`: none did.
+    pub served: Option<SocketAddr>,
+    /// Response status.
+    pub status: u32,
+    /// What `retry-after` said, milliseconds.
+    pub retry_after_ms: Option<u64>,
 }
 
 /// What became of a reported event.
@@ -51,9 +107,9 @@ pub struct Unknown;
 #[derive(Debug)]
 struct Open {
     token: ExchangeToken,
-    /// Where this request is counted as in flight.
-    holds: Option<SocketAddr>,
-    served: Option<String>,
+    /// Its place in its pool, if it has one.
+    place: Option<Place>,
+    served: Option<SocketAddr>,
     status: u32,
     first_token: bool,
     ttft_us: Option<u64>,
@@ -61,6 +117,18 @@ struct Open {
     usage: Option<UsageRecord>,
     abandoned: bool,
     lease_ms: u64,
+}
+
+impl Open {
+    /// Gives its place back, if it has one.
+    fn release(self, exchange: ExchangeId, used: UsageRecord) -> Option<Effect> {
+        self.place.map(|Place { predicted, .. }| Effect::Release {
+            pool: self.token.pool,
+            exchange,
+            used,
+            predicted,
+        })
+    }
 }
 
 /// Open exchanges, and which ones were closed lately.
@@ -87,21 +155,21 @@ impl Book {
         self.open.len()
     }
 
-    /// Opens an exchange that holds a place on `holds`. False: the book is full and nothing was opened.
+    /// Opens an exchange that has taken its place in its pool. False: the book is full and nothing was opened.
     #[must_use]
-    pub fn open(&mut self, id: ExchangeId, token: ExchangeToken, holds: SocketAddr, now_ms: u64) -> bool {
+    pub fn open(&mut self, id: ExchangeId, token: ExchangeToken, place: Place, now_ms: u64) -> bool {
         if self.open.len() >= self.open_max {
             return false;
         }
-        self.insert(id, token, Some(holds), now_ms);
+        self.insert(id, token, Some(place), now_ms);
         true
     }
 
-    fn insert(&mut self, id: ExchangeId, token: ExchangeToken, holds: Option<SocketAddr>, now_ms: u64) {
+    fn insert(&mut self, id: ExchangeId, token: ExchangeToken, place: Option<Place>, now_ms: u64) {
         let lease_ms = now_ms.saturating_add(self.leases.first_ms);
         let open = Open {
             token,
-            holds,
+            place,
             served: None,
             status: 0,
             first_token: false,
@@ -125,32 +193,22 @@ impl Book {
         }
     }
 
-    /// The response has begun: `served` is the endpoint that really answered, `None` if none did.
+    /// The response has begun.
     ///
     /// # Errors
     /// [`Unknown`]: closed already, or never opened.
-    pub fn serve(
-        &mut self,
-        id: ExchangeId,
-        status: u32,
-        served: Option<SocketAddr>,
-        now_ms: u64,
-    ) -> Result<Vec<Effect>, Unknown> {
+    pub fn serve(&mut self, id: ExchangeId, answer: Answered, now_ms: u64) -> Result<Effect, Unknown> {
         let open = self.open.get_mut(&id).ok_or(Unknown)?;
-        open.status = status;
-        open.served = served.map(|address| address.to_string());
-        let mut effects = Vec::new();
-        if open.holds != served {
-            if let Some(held) = open.holds.take() {
-                effects.push(Effect::Release(open.token.pool.clone(), held));
-            }
-            if let Some(address) = served {
-                effects.push(Effect::Reserve(open.token.pool.clone(), address));
-                open.holds = Some(address);
-            }
+        open.status = answer.status;
+        open.served = answer.served;
+        if let Some(place) = open.place.as_mut().filter(|place| Some(place.on) != answer.served) {
+            // What was thought of one endpoint's cache says nothing of another's.
+            place.predicted = None;
         }
+        let picked = open.place.map(|place| place.on);
+        let effect = Effect::Answered { pool: open.token.pool.clone(), exchange: id, picked, answer };
         self.renew(id, now_ms.saturating_add(self.leases.first_ms));
-        Ok(effects)
+        Ok(effect)
     }
 
     /// Envoy dropped the stream before the response began: only the filter's report, due soon, can tell more.
@@ -197,6 +255,9 @@ impl Book {
             usage_event::Event::FirstToken(first) if !open.first_token => {
                 open.first_token = true;
                 open.ttft_us = Some(first.ttft_us);
+                if open.place.is_some() {
+                    effects.push(Effect::FirstToken { pool: open.token.pool.clone(), exchange: id });
+                }
                 true
             }
             usage_event::Event::Progress(progress) if progress.number > open.progress => {
@@ -206,7 +267,8 @@ impl Book {
             }
             _ => false,
         };
-        if !taken {
+        // Whoever was adopted just now has a place that must be known of.
+        if !taken && effects.is_empty() {
             return Outcome::Doubled;
         }
         self.renew(id, now_ms.saturating_add(self.leases.progress_ms));
@@ -218,9 +280,9 @@ impl Book {
         if self.open.len() >= self.open_max {
             return Vec::new();
         }
-        let holds = token.endpoints.first().and_then(|address| address.parse::<SocketAddr>().ok());
-        self.insert(id, token.clone(), holds, now_ms);
-        holds.map(|address| Effect::Reserve(token.pool.clone(), address)).into_iter().collect()
+        let on = token.endpoints.first().and_then(|address| address.parse::<SocketAddr>().ok());
+        self.insert(id, token.clone(), on.map(|on| Place { on, predicted: None }), now_ms);
+        on.map(|on| Effect::Adopt { pool: token.pool.clone(), exchange: id, on }).into_iter().collect()
     }
 
     fn report_late(
@@ -244,20 +306,25 @@ impl Book {
         end: &v1::End,
         late: bool,
     ) -> Vec<Effect> {
-        let mut effects = self.remove(id).map(|(_, released)| released).unwrap_or_default();
         let mut record = Record::of_token(&id.to_string(), token, at_ms);
         record.close_by_report(end, late);
+        let mut effects = Vec::with_capacity(2);
+        if let Some(open) = self.remove(id) {
+            // What was cut short says nothing of how long answers are.
+            let output = record.usage.output.filter(|_| record.end == End::Complete);
+            effects.extend(open.release(id, UsageRecord { output, ..record.usage }));
+        }
         self.closed.insert(id, REVISION_REPORT);
         effects.push(Effect::Record(Box::new(record)));
         effects
     }
 
     fn close_unreported(&mut self, id: ExchangeId, now_ms: u64) -> Vec<Effect> {
-        let Some((open, mut effects)) = self.remove(id) else {
+        let Some(open) = self.remove(id) else {
             return Vec::new();
         };
         let mut record = Record::of_token(&id.to_string(), &open.token, now_ms);
-        record.endpoint = open.served;
+        record.endpoint = open.served.map(|address| address.to_string());
         record.status = open.status;
         record.ttft_us = open.ttft_us;
         record.flags.abandoned = open.abandoned && !open.first_token;
@@ -266,15 +333,17 @@ impl Book {
             record.usage_source = Source::Cumulative;
         }
         self.closed.insert(id, REVISION_LEASE);
+        let mut effects = Vec::with_capacity(2);
+        // A running count is no whole one: nothing is to be learned from it.
+        effects.extend(open.release(id, UsageRecord::default()));
         effects.push(Effect::Record(Box::new(record)));
         effects
     }
 
-    fn remove(&mut self, id: ExchangeId) -> Option<(Open, Vec<Effect>)> {
+    fn remove(&mut self, id: ExchangeId) -> Option<Open> {
         let open = self.open.remove(&id)?;
         self.due.remove(&(open.lease_ms, id));
-        let released = open.holds.map(|address| Effect::Release(open.token.pool.clone(), address));
-        Some((open, released.into_iter().collect()))
+        Some(open)
     }
 
     /// Closes what has outlived its lease, at most `max` of it; the flag says whether more is due.

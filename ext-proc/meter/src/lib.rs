@@ -9,6 +9,6 @@ mod book;
 mod closed;
 mod record;
 
-pub use book::{Book, Effect, Leases, Outcome, Unknown};
+pub use book::{Answered, Book, Effect, Leases, Outcome, Place, Unknown};
 pub use closed::CLOSED_MAX;
 pub use record::{End, Record, RecordFlags, Source, UsageRecord};

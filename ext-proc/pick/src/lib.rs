@@ -1,9 +1,29 @@
-//! Which endpoint serves a request: filter (ready) → order by the pool's strategy → pick and reserve in one step, so that
-//! concurrent requests see each other. Pure: randomness and the endpoints come in as arguments.
+//! Which endpoint serves a request: filter → cost in seconds → pick and reserve in one step → who to try next.
 //!
-//! The load that the strategies see is our own: requests dispatched and not yet ended, following the endpoint that
-//! *really* served (a dead pick is served by the next of the list).
+//! The crate is pure: time and randomness are arguments. A [`Pool`] is used under one lock, so that of two concurrent
+//! requests the second sees what the first reserved.
+//!
+//! What a pick knows, freshest first: what we ourselves have in flight on each endpoint, which prompts we sent
+//! where before ([`Prefix`]), and what each engine said of itself a moment ago ([`Observation`]). All of it becomes
+//! seconds, so that the terms can be added, learned and read: see [`Explanation`].
 
+mod ask;
+mod cost;
+mod explain;
+mod faults;
+mod index;
+mod learned;
+mod load;
 mod pool;
+mod prefix;
+mod settings;
+mod signal;
+mod signals;
+mod slot;
 
-pub use pool::{Candidate, ENDPOINTS_MAX, Endpoint, LIST_MAX, NoneReady, Pick, Pool, Reason, Strategy};
+pub use ask::{Ask, Ticket, Used};
+pub use explain::{CANDIDATES_MAX, Candidate, Excluded, Explanation, LIST_MAX, NoPick, Pick, Reason};
+pub use pool::{ENDPOINTS_MAX, Occupancy, Pool, TICKETS_MAX};
+pub use prefix::{CHUNKS_MAX, Prefix, PrefixBuilder};
+pub use settings::{Settings, Speed, Strategy};
+pub use signal::{Endpoint, Health, Observation, Stats};

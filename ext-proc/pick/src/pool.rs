@@ -1,314 +1,201 @@
-//! One pool: its endpoints, what is in flight on each, and the pick.
+//! One pool: its endpoints, what is in flight on each, and what is learned when an exchange ends.
 
+mod choose;
+mod exchange;
+mod flight;
+mod occupancy;
+mod price;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 
-use fastrand::Rng;
+use exchange::index_slot;
+use flight::Flight;
+pub use occupancy::Occupancy;
+
+use crate::ask::Ticket;
+use crate::explain::Candidate;
+use crate::index::{Index, Room};
+use crate::learned::Learned;
+use crate::settings::{Settings, Strategy};
+use crate::signal::{Endpoint, Health, Observation};
+use crate::slot::Slot;
 
 /// Most endpoints in a pool.
 pub const ENDPOINTS_MAX: usize = 4096;
-/// Most endpoints that a verdict lists: the pick, and where Envoy goes next when it is dead.
-pub const LIST_MAX: usize = 3;
+/// Most exchanges whose load a pool keeps. One more is picked for, but its load isn't seen by the next.
+pub const TICKETS_MAX: usize = 1 << 17;
+/// Most names known to be adapters'.
+const ADAPTERS_MAX: usize = 1024;
 
-/// How a pool orders its endpoints.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strategy {
-    /// Each in turn.
-    RoundRobin,
-    /// Fewest of our own requests in flight first; ties at random.
-    LeastRequest,
-    /// Any, evenly.
-    Random,
-}
-
-/// An endpoint as discovery knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Endpoint {
-    /// Address exactly as Envoy knows it.
-    pub address: SocketAddr,
-    /// Whether it may be picked.
-    pub ready: bool,
-}
-
-/// Why the pick is the pick: a stable label for metrics and the debug page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// No other endpoint was ready.
-    OnlyReady,
-    /// It was its turn.
-    Turn,
-    /// It alone had the fewest requests in flight.
-    FewestInFlight,
-    /// Several had the fewest; one of them by chance.
-    TieAtRandom,
-    /// By chance.
-    AtRandom,
-}
-
-impl Reason {
-    /// Stable label.
-    #[must_use]
-    pub fn as_label(self) -> &'static str {
-        match self {
-            Self::OnlyReady => "only_ready",
-            Self::Turn => "turn",
-            Self::FewestInFlight => "fewest_in_flight",
-            Self::TieAtRandom => "tie_at_random",
-            Self::AtRandom => "at_random",
-        }
-    }
-}
-
-/// What the pick knew of one endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Candidate {
-    /// Its address.
-    pub address: SocketAddr,
-    /// Whether it could be picked.
-    pub ready: bool,
-    /// Our requests in flight there, before this one.
-    pub in_flight: u32,
-}
-
-/// A pick, already reserved.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pick {
-    /// The endpoint first, then those to try next; 1 to [`LIST_MAX`].
-    pub order: Vec<SocketAddr>,
-    /// Why the first is first.
-    pub reason: Reason,
-    /// Every endpoint of the pool, as the pick saw it.
-    pub candidates: Vec<Candidate>,
-}
-
-/// No endpoint of the pool is ready.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoneReady;
-
-#[derive(Clone, Copy, Debug)]
-struct Slot {
-    endpoint: Endpoint,
-    in_flight: u32,
-    /// In the newest list. A slot that left it stays until its requests have ended.
-    listed: bool,
-}
-
-/// One pool's endpoints and their load.
+/// One pool's endpoints, their load, and their caches as far as known.
 #[derive(Debug)]
 pub struct Pool {
-    strategy: Strategy,
-    slots: Vec<Slot>,
+    settings: Settings,
+    /// By slot number; a free place is `None`.
+    slots: Vec<Option<Slot>>,
+    by_address: BTreeMap<SocketAddr, usize>,
+    /// The listed ones, in the order of the newest list.
+    listed: Vec<usize>,
+    flights: HashMap<Ticket, Flight>,
+    /// When exchanges without a first token are taken to generate: nobody may ever tell.
+    due: BTreeSet<(u64, Ticket)>,
+    learned: Learned,
+    /// What each endpoint should have in its cache.
+    index: Index,
+    /// Names that engines have called adapters.
+    adapters: BTreeSet<String>,
     turn: usize,
+    scratch: choose::Scratch,
 }
 
 impl Pool {
     /// An empty pool.
     #[must_use]
-    pub fn new(strategy: Strategy) -> Self {
-        Self { strategy, slots: Vec::new(), turn: 0 }
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            slots: Vec::new(),
+            by_address: BTreeMap::new(),
+            listed: Vec::new(),
+            flights: HashMap::new(),
+            due: BTreeSet::new(),
+            learned: Learned::new(&settings),
+            index: Index::default(),
+            adapters: BTreeSet::new(),
+            turn: 0,
+            scratch: choose::Scratch::default(),
+        }
     }
 
     /// The strategy in force.
     #[must_use]
     pub fn strategy(&self) -> Strategy {
-        self.strategy
+        self.settings.strategy
     }
 
-    /// Takes a new list of endpoints, at most [`ENDPOINTS_MAX`] of it; the load of those that stay is kept.
+    /// Takes a new list of endpoints, at most [`ENDPOINTS_MAX`] of it. The load of those that stay is kept, and of those
+    /// that left until their requests have ended; whatever else was known of those is forgotten.
     pub fn replace(&mut self, endpoints: &[Endpoint]) {
-        for slot in &mut self.slots {
+        for slot in self.slots.iter_mut().flatten() {
             slot.listed = false;
         }
+        self.listed.clear();
         for endpoint in endpoints.iter().take(ENDPOINTS_MAX) {
-            match self.slots.iter_mut().find(|slot| slot.endpoint.address == endpoint.address) {
-                Some(slot) => {
-                    slot.endpoint = *endpoint;
-                    slot.listed = true;
-                }
-                None => self.slots.push(Slot { endpoint: *endpoint, in_flight: 0, listed: true }),
+            let number = self.number(endpoint.address);
+            let Some(slot) = self.slot_mut(number) else { continue };
+            slot.ready = endpoint.ready;
+            let new = !std::mem::replace(&mut slot.listed, true);
+            if new {
+                self.listed.push(number);
             }
         }
-        self.slots.retain(|slot| slot.listed || slot.in_flight > 0);
+        let left: Vec<usize> = self.by_address.values().copied().collect();
+        for number in left {
+            if self.slot(number).is_some_and(|slot| !slot.listed) {
+                self.leave(number);
+            }
+        }
+        // More endpoints share the pool's memory: each may hold less.
+        for number in self.listed.clone() {
+            self.index.trim(index_slot(number), self.room(number));
+        }
     }
 
-    /// Picks an endpoint and counts the request as in flight there.
-    ///
-    /// # Errors
-    /// [`NoneReady`]: nothing was reserved.
-    pub fn pick(&mut self, rng: &mut Rng) -> Result<Pick, NoneReady> {
-        let candidates: Vec<Candidate> = self
-            .slots
-            .iter()
-            .filter(|slot| slot.listed)
-            .map(|slot| Candidate {
-                address: slot.endpoint.address,
-                ready: slot.endpoint.ready,
-                in_flight: slot.in_flight,
-            })
-            .collect();
-        let mut ready: Vec<Candidate> = candidates.iter().copied().filter(|c| c.ready).collect();
-        let reason = self.order(&mut ready, rng);
-        let order: Vec<SocketAddr> = ready.iter().take(LIST_MAX).map(|c| c.address).collect();
-        let first = *order.first().ok_or(NoneReady)?;
-        self.reserve(first);
-        Ok(Pick { order, reason, candidates })
+    fn uses_prefixes(&self) -> bool {
+        matches!(self.settings.strategy, Strategy::LeastWork | Strategy::PrefixOnly)
     }
 
-    fn order(&mut self, ready: &mut [Candidate], rng: &mut Rng) -> Reason {
-        let reason = match self.strategy {
-            Strategy::RoundRobin => {
-                let len = ready.len().max(1);
-                ready.rotate_left(self.turn % len);
-                self.turn = self.turn.wrapping_add(1);
-                Reason::Turn
-            }
-            Strategy::LeastRequest => {
-                // Shuffled first and sorted stably after: ties stay in random order.
-                rng.shuffle(ready);
-                ready.sort_by_key(|c| c.in_flight);
-                let mut loads = ready.iter().map(|c| c.in_flight);
-                if loads.next() == loads.next() { Reason::TieAtRandom } else { Reason::FewestInFlight }
-            }
-            Strategy::Random => {
-                rng.shuffle(ready);
-                Reason::AtRandom
-            }
+    /// How much of prompts an endpoint may hold in the index: its cache's size, and its share of the pool's memory. One
+    /// that isn't listed holds nothing.
+    fn room(&self, number: usize) -> Room {
+        let Some(slot) = self.slot(number).filter(|slot| slot.listed) else {
+            return Room { bytes: 0, chunks: 0 };
         };
-        if ready.len() == 1 { Reason::OnlyReady } else { reason }
+        let tokens = slot.signals.stats.kv_capacity_tokens.unwrap_or(self.settings.kv_capacity_tokens);
+        let bytes = (tokens as f64 * self.learned.bytes_per_token()) as u64;
+        Room { bytes, chunks: self.settings.chunks_max / self.listed.len().max(1) }
     }
 
-    /// Counts one more request on `address`, if the pool knows it.
-    pub fn reserve(&mut self, address: SocketAddr) {
-        if let Some(slot) = self.slot(address) {
-            slot.in_flight = slot.in_flight.saturating_add(1);
+    /// The slot of `address`, made if there is none: unlisted, so that it is gone with its last request.
+    fn number(&mut self, address: SocketAddr) -> usize {
+        if let Some(&number) = self.by_address.get(&address) {
+            return number;
         }
-    }
-
-    /// Counts one request fewer on `address`; forgets the endpoint if it left the list and this was its last.
-    pub fn release(&mut self, address: SocketAddr) {
-        if let Some(slot) = self.slot(address) {
-            slot.in_flight = slot.in_flight.saturating_sub(1);
+        let slot = Slot::new(address);
+        let number = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        match self.slots.get_mut(number) {
+            Some(free) => *free = Some(slot),
+            None => self.slots.push(Some(slot)),
         }
-        self.slots.retain(|slot| slot.listed || slot.in_flight > 0);
+        self.by_address.insert(address, number);
+        number
     }
 
-    fn slot(&mut self, address: SocketAddr) -> Option<&mut Slot> {
-        self.slots.iter_mut().find(|slot| slot.endpoint.address == address)
+    fn slot(&self, number: usize) -> Option<&Slot> {
+        self.slots.get(number).and_then(Option::as_ref)
     }
 
-    /// Every listed endpoint and its load.
-    pub fn candidates(&self) -> impl Iterator<Item = Candidate> + '_ {
-        self.slots.iter().filter(|slot| slot.listed).map(|slot| Candidate {
-            address: slot.endpoint.address,
-            ready: slot.endpoint.ready,
-            in_flight: slot.in_flight,
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
-
-    use super::*;
-
-    fn address(port: u16) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], port))
+    fn slot_mut(&mut self, number: usize) -> Option<&mut Slot> {
+        self.slots.get_mut(number).and_then(Option::as_mut)
     }
 
-    fn pool(strategy: Strategy, ready: &[bool]) -> Pool {
-        let mut pool = Pool::new(strategy);
-        let endpoints: Vec<_> =
-            (1u16..).zip(ready).map(|(port, &ready)| Endpoint { address: address(port), ready }).collect();
-        pool.replace(&endpoints);
-        pool
-    }
-
-    fn loads(pool: &Pool) -> Vec<u32> {
-        pool.candidates().map(|c| c.in_flight).collect()
-    }
-
-    #[test]
-    fn round_robin_takes_each_in_turn_and_lists_the_next_ones() {
-        let mut pool = pool(Strategy::RoundRobin, &[true, true, true, true]);
-        let mut rng = Rng::with_seed(1);
-        let firsts: Vec<_> = (0..5).map(|_| pool.pick(&mut rng).expect("ready").order).collect();
-        assert_eq!(firsts[0], [1, 2, 3].map(address));
-        assert_eq!(firsts[3], [4, 1, 2].map(address));
-        assert_eq!(firsts[4][0], address(1));
-        assert_eq!(loads(&pool), [2, 1, 1, 1]);
-    }
-
-    #[test]
-    fn least_request_takes_the_least_loaded_and_breaks_ties_at_random() {
-        let mut pool = pool(Strategy::LeastRequest, &[true, true, true]);
-        let mut rng = Rng::with_seed(7);
-        pool.reserve(address(1));
-        pool.reserve(address(2));
-        let pick = pool.pick(&mut rng).expect("ready");
-        assert_eq!((pick.order[0], pick.reason), (address(3), Reason::FewestInFlight));
-        let mut seen = std::collections::BTreeSet::new();
-        for _ in 0..64 {
-            let pick = pool.pick(&mut rng).expect("ready");
-            if pick.reason == Reason::TieAtRandom {
-                seen.insert(pick.order[0]);
+    /// What is left to do when an endpoint isn't listed (any more): nothing of it is kept but its load.
+    fn leave(&mut self, number: usize) {
+        let Some(slot) = self.slot_mut(number) else { return };
+        slot.signals = crate::signals::Signals::default();
+        slot.faults = crate::faults::Faults::default();
+        slot.forget();
+        let idle = slot.load.in_flight() == 0;
+        let address = slot.address;
+        self.index.clear(index_slot(number));
+        if idle {
+            self.by_address.remove(&address);
+            if let Some(place) = self.slots.get_mut(number) {
+                *place = None;
             }
-            pool.release(pick.order[0]);
         }
-        assert_eq!(seen.len(), 3, "all three tie, so each is taken at times");
     }
 
-    #[test]
-    fn an_endpoint_that_is_not_ready_is_seen_but_never_listed() {
-        let mut pool = pool(Strategy::Random, &[false, true]);
-        let pick = pool.pick(&mut Rng::with_seed(1)).expect("one is ready");
-        assert_eq!(pick.order, [address(2)]);
-        assert_eq!(pick.reason, Reason::OnlyReady);
-        assert_eq!(pick.candidates.len(), 2);
-        assert_eq!(self::pool(Strategy::Random, &[false]).pick(&mut Rng::with_seed(1)), Err(NoneReady));
-    }
-
-    #[test]
-    fn load_survives_a_new_list_and_a_gone_endpoint_leaves_with_its_last_request() {
-        let mut pool = pool(Strategy::LeastRequest, &[true, true]);
-        pool.reserve(address(1));
-        pool.reserve(address(2));
-        pool.replace(&[Endpoint { address: address(2), ready: true }]);
-        assert_eq!(loads(&pool), [1]);
-        pool.replace(&[1, 2].map(|p| Endpoint { address: address(p), ready: true }));
-        assert_eq!(loads(&pool), [1, 1], "it came back before its request had ended");
-        pool.replace(&[]);
-        pool.release(address(1));
-        pool.release(address(2));
-        pool.replace(&[1, 2].map(|p| Endpoint { address: address(p), ready: true }));
-        assert_eq!(loads(&pool), [0, 0]);
-    }
-
-    proptest! {
-        #[test]
-        fn a_pick_is_always_a_ready_endpoint_and_the_load_is_what_was_reserved_less_what_was_released(
-            strategy in prop::sample::select(vec![Strategy::RoundRobin, Strategy::LeastRequest, Strategy::Random]),
-            ready in prop::collection::vec(any::<bool>(), 0..8),
-            seed in any::<u64>(),
-            ends in prop::collection::vec(any::<bool>(), 0..60),
-        ) {
-            let mut pool = pool(strategy, &ready);
-            let mut rng = Rng::with_seed(seed);
-            let mut open = Vec::new();
-            for end in ends {
-                if let Some(address) = if end { open.pop() } else { None } {
-                    pool.release(address);
-                } else if let Ok(pick) = pool.pick(&mut rng) {
-                    let usable = |a: &SocketAddr| pick.candidates.iter().any(|c| c.address == *a && c.ready);
-                    prop_assert!(pick.order.iter().all(usable));
-                    let distinct: std::collections::BTreeSet<_> = pick.order.iter().collect();
-                    prop_assert_eq!(distinct.len(), pick.order.len());
-                    open.push(pick.order[0]);
-                } else {
-                    prop_assert!(!ready.contains(&true));
-                }
+    /// Takes a look at an endpoint. One that isn't listed is ignored.
+    pub fn observe(&mut self, address: SocketAddr, observation: Observation, now_ms: u64) {
+        self.promote(now_ms);
+        let stale_ms = self.settings.stale_ms;
+        let Some(&number) = self.by_address.get(&address) else { return };
+        let Some(slot) = self.slot_mut(number).filter(|slot| slot.listed) else { return };
+        let ours = (slot.load.prefilling, slot.load.decoding);
+        let unreachable = observation.health == Health::Unreachable;
+        let active = observation.stats.as_ref().and_then(|stats| stats.lora_active.clone());
+        slot.signals.observe(observation, ours, now_ms);
+        let gone = unreachable && slot.signals.health(stale_ms, now_ms) == Health::Unreachable;
+        if gone {
+            self.forget(address);
+        }
+        for name in active.iter().flat_map(|active| active.iter()) {
+            if self.adapters.len() < ADAPTERS_MAX && !self.adapters.contains(name) {
+                self.adapters.insert(name.clone());
             }
-            let held: u32 = loads(&pool).iter().sum();
-            prop_assert_eq!(held as usize, open.len());
         }
+    }
+
+    /// The engine at `address` was restarted, or has dropped its cache: what it held is forgotten.
+    pub fn forget(&mut self, address: SocketAddr) {
+        let Some(&number) = self.by_address.get(&address) else { return };
+        if let Some(slot) = self.slot_mut(number) {
+            slot.forget();
+        }
+        self.index.clear(index_slot(number));
+    }
+
+    /// Exchanges of ours in flight at `address`.
+    #[must_use]
+    pub fn in_flight(&self, address: SocketAddr) -> u32 {
+        let slot = self.by_address.get(&address).and_then(|&number| self.slot(number));
+        slot.map_or(0, |slot| slot.load.in_flight())
+    }
+
+    /// Every listed endpoint, and what an empty request would cost there.
+    pub fn candidates(&self, now_ms: u64) -> impl Iterator<Item = Candidate> + '_ {
+        self.survey(now_ms).into_iter()
     }
 }

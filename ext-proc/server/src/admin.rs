@@ -1,4 +1,4 @@
-//! The operators' HTTP port: alive, ready, metrics, and what was picked lately.
+//! The operators' HTTP port: alive, ready, metrics, the endpoints, and what was picked lately.
 //!
 //! It answers GET and HEAD only, changes nothing, and is bounded in connections and in time, so that a stuck scraper
 //! takes nothing from the service. It has no access control: `listen.admin` belongs on a private address.
@@ -18,8 +18,8 @@ use crate::metrics::Metrics;
 pub use readiness::{Condition, Readiness};
 pub use serve::{CONNECTIONS_MAX, serve};
 
-/// Gives the recent picks as JSON text. They must hold no prompt text.
-pub type RecentPicks = Arc<dyn Fn() -> Vec<u8> + Send + Sync>;
+/// Gives a page as JSON text. It must hold no prompt text.
+pub type Page = Arc<dyn Fn() -> Vec<u8> + Send + Sync>;
 
 /// What the port shows.
 #[derive(Clone)]
@@ -31,7 +31,9 @@ pub struct Admin {
     /// Answered at `/readyz`.
     pub readiness: Readiness,
     /// Answered at `/debug/picks`.
-    pub picks: RecentPicks,
+    pub picks: Page,
+    /// Answered at `/debug/endpoints`.
+    pub endpoints: Page,
 }
 
 /// The routes of the port.
@@ -41,6 +43,7 @@ pub fn router(admin: Admin) -> Router {
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .route("/debug/picks", get(picks))
+        .route("/debug/endpoints", get(endpoints))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .with_state(admin)
@@ -67,8 +70,16 @@ async fn picks(State(admin): State<Admin>) -> Response<Body> {
     answer(StatusCode::OK, JSON, (admin.picks)())
 }
 
+async fn endpoints(State(admin): State<Admin>) -> Response<Body> {
+    answer(StatusCode::OK, JSON, (admin.endpoints)())
+}
+
 async fn unknown() -> Response<Body> {
-    answer(StatusCode::NOT_FOUND, TEXT, "not found; here are /healthz /readyz /metrics /debug/picks\n")
+    answer(
+        StatusCode::NOT_FOUND,
+        TEXT,
+        "not found; here are /healthz /readyz /metrics /debug/picks /debug/endpoints\n",
+    )
 }
 
 async fn wrong_method(method: Method) -> Response<Body> {

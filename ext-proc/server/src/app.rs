@@ -13,15 +13,18 @@ use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::Ex
 use ext_proc_exchange::{ModelRule, Rules, TenantRule};
 use ext_proc_meter::Leases;
 use ext_proc_pick::Endpoint;
+use ext_proc_signals::{Sink, Target};
+use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, Admin, Condition, Readiness};
 use crate::books::Books;
-use crate::clock::unix_ms;
-use crate::config::{Config, ConfigErrors, EngineKind, Strategy, UsageMode};
-use crate::dispatch::Dispatcher;
+use crate::clock::{monotonic_ms, unix_ms};
+use crate::config::{Config, ConfigErrors, EngineKind, UsageMode};
+use crate::debug;
+use crate::dispatch::{Dispatcher, uses_prefixes};
 use crate::endpoints::{self, Endpoints, Latest};
 use crate::generated::usage_reports_server::UsageReportsServer;
 use crate::keys;
@@ -31,6 +34,7 @@ use crate::picks::RecentPicks;
 use crate::pools::Pools;
 use crate::reports::Reports;
 use crate::service::{DrainSteps, Service, Shared};
+use crate::signals;
 use crate::telemetry;
 
 /// How often leases are looked at.
@@ -95,6 +99,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     let first = Endpoints::load(&config.endpoints.file, &config)?;
     let app = App::build(&config, &metrics)?;
     app.shared.dispatcher.pools.replace(&view(&first));
+    let (targets, listed) = watch::channel(signals::targets(&config, &first));
     let listeners = listen::bind(&config.listen).await?;
     let admin = listen::bind_admin(config.listen.admin).await?;
 
@@ -102,15 +107,25 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     let (newest, watcher) = endpoints::watch(Arc::clone(&config), first, metrics.clone(), app.stop.clone());
     tasks.spawn(async move { drop(watcher.await) });
     tasks.spawn(telemetry::run_upkeep(metrics.clone(), app.stop.clone()));
-    tasks.spawn(until(app.stop.clone(), follow(newest, Arc::clone(&app.shared))));
+    tasks.spawn(until(
+        app.stop.clone(),
+        follow(newest, Arc::clone(&config), targets, Arc::clone(&app.shared)),
+    ));
+    if config.signals.enabled {
+        let sink: Arc<dyn Sink> = Arc::<Pools>::clone(&app.shared.dispatcher.pools);
+        let settings = signals::settings(&config.signals);
+        tasks.spawn(ext_proc_signals::run(listed, settings, sink, app.stop.clone()));
+    }
     tasks.spawn(until(app.stop.clone(), tick(Arc::clone(&app.shared))));
     let picks = Arc::clone(&app.shared.dispatcher.picks);
+    let pools = Arc::clone(&app.shared.dispatcher.pools);
     let gauged = Arc::clone(&app.shared);
     let router = admin::router(Admin {
         metrics: metrics.clone(),
         gauges: Arc::new(move || gauged.set_gauges()),
         readiness: app.readiness.clone(),
         picks: Arc::new(move || picks.to_json().to_string().into_bytes()),
+        endpoints: Arc::new(move || debug::endpoints(&pools, monotonic_ms()).to_string().into_bytes()),
     });
     tasks.spawn(admin::serve(admin, router, app.stop.clone()));
 
@@ -161,8 +176,8 @@ impl App {
         let state = |source| AppError::State { path: config.state_dir.clone(), source };
         std::fs::create_dir_all(&config.state_dir).map_err(state)?;
         let ring = Arc::new(keys::ring(config)?);
-        let pools = config.pools.iter().map(|pool| (pool.name.clone(), strategy(pool.strategy)));
-        let pools = Arc::new(Pools::new(pools));
+        let pools = config.pools.iter().map(|pool| (pool.name.clone(), pool.pick));
+        let pools = Arc::new(Pools::new(pools, metrics));
         let books = Arc::new(Books::new(Leases {
             first_ms: millis(config.exchange.lease),
             progress_ms: millis(config.exchange.progress_lease),
@@ -176,7 +191,6 @@ impl App {
             books,
             picks: Arc::new(RecentPicks::default()),
             ring,
-            metrics: metrics.clone(),
             replica: config.replica.clone(),
             token_lifetime: config.exchange.token_lifetime,
         };
@@ -218,10 +232,16 @@ async fn until(stop: CancellationToken, work: impl Future<Output = ()>) {
 }
 
 /// Takes every new view of the endpoints.
-async fn follow(mut newest: Latest, shared: Arc<Shared>) {
+async fn follow(
+    mut newest: Latest,
+    config: Arc<Config>,
+    targets: watch::Sender<Arc<Vec<Target>>>,
+    shared: Arc<Shared>,
+) {
     loop {
-        let view = view(&newest.borrow_and_update());
-        shared.dispatcher.pools.replace(&view);
+        let endpoints = Arc::clone(&newest.borrow_and_update());
+        shared.dispatcher.pools.replace(&view(&endpoints));
+        targets.send_replace(signals::targets(&config, &endpoints));
         if newest.changed().await.is_err() {
             return;
         }
@@ -260,14 +280,6 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn strategy(strategy: Strategy) -> ext_proc_pick::Strategy {
-    match strategy {
-        Strategy::RoundRobin => ext_proc_pick::Strategy::RoundRobin,
-        Strategy::LeastRequest => ext_proc_pick::Strategy::LeastRequest,
-        Strategy::Random => ext_proc_pick::Strategy::Random,
-    }
-}
-
 fn view(endpoints: &Endpoints) -> BTreeMap<String, Vec<Endpoint>> {
     let pool = |entries: &Vec<endpoints::EndpointEntry>| {
         entries.iter().map(|entry| Endpoint { address: entry.address, ready: entry.ready }).collect()
@@ -287,7 +299,8 @@ fn rules(config: &Config) -> Rules {
                 ext_proc_exchange::UsageMode::Inject { continuous: false }
             }
         };
-        let rule = |model: &String| (model.clone(), ModelRule { pool: pool.name.clone(), usage });
+        let prefix = uses_prefixes(&pool.pick);
+        let rule = |model: &String| (model.clone(), ModelRule { pool: pool.name.clone(), usage, prefix });
         models.extend(pool.models.iter().map(rule));
     }
     let tenant = match (config.tenant.trusted, &config.tenant.default) {

@@ -1,9 +1,8 @@
 //! The books of open exchanges, in shards so that streams and reports rarely wait for each other.
 
-use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ext_proc_meter::{Book, Effect, Leases, Outcome};
+use ext_proc_meter::{Answered, Book, Effect, Leases, Outcome, Place};
 use proto_tokenweir::token::ExchangeId;
 use proto_tokenweir::v1::{ExchangeToken, UsageEvent};
 
@@ -34,19 +33,13 @@ impl Books {
         self.shards.get(index).map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn open(&self, id: ExchangeId, token: ExchangeToken, holds: SocketAddr, now_ms: u64) -> bool {
-        self.shard(id).is_some_and(|mut book| book.open(id, token, holds, now_ms))
+    pub(crate) fn open(&self, id: ExchangeId, token: ExchangeToken, place: Place, now_ms: u64) -> bool {
+        self.shard(id).is_some_and(|mut book| book.open(id, token, place, now_ms))
     }
 
-    pub(crate) fn serve(
-        &self,
-        id: ExchangeId,
-        status: u32,
-        served: Option<SocketAddr>,
-        now_ms: u64,
-    ) -> Vec<Effect> {
-        // Closed already (its report came first): nothing is left to move.
-        self.shard(id).and_then(|mut book| book.serve(id, status, served, now_ms).ok()).unwrap_or_default()
+    /// `None`: closed already (its report came first), so nothing is left to be told.
+    pub(crate) fn serve(&self, id: ExchangeId, answer: Answered, now_ms: u64) -> Option<Effect> {
+        self.shard(id).and_then(|mut book| book.serve(id, answer, now_ms).ok())
     }
 
     pub(crate) fn abandon(&self, id: ExchangeId, now_ms: u64) {

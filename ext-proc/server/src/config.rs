@@ -12,7 +12,9 @@ mod errors;
 mod exchange;
 mod limits;
 mod listen;
+mod pick;
 mod pools;
+mod signals;
 pub(crate) mod structure;
 mod tenant;
 mod token_keys;
@@ -33,10 +35,12 @@ pub use limits::{Limits, LimitsFile};
 pub use listen::{
     GRPC_LISTENERS_MAX, GrpcAddress, Listen, ListenFile, OneOrMany, Tls, TlsFile, UDS_PATH_BYTES_MAX,
 };
+pub use pick::{PickFile, SpeedFile};
 pub use pools::{
     EngineKind, MODEL_NAME_BYTES_MAX, POOL_MODELS_MAX, POOL_NAME_BYTES_MAX, POOLS_MAX, PoolConfig, PoolFile,
     Strategy, UsageMode,
 };
+pub use signals::{Signals, SignalsFile};
 pub use tenant::{Tenant, TenantFile};
 pub use token_keys::{
     Secret, TOKEN_KEY_BYTES_MAX, TOKEN_KEY_BYTES_MIN, TOKEN_KEY_ID_BYTES_MAX, TOKEN_KEYS_MAX, TokenKey,
@@ -80,6 +84,9 @@ pub struct ConfigFile {
     /// How the service goes away on SIGTERM.
     #[serde(default)]
     pub drain: DrainFile,
+    /// How the engines of vLLM pools are watched.
+    #[serde(default)]
+    pub signals: SignalsFile,
     /// Groups of endpoints that serve the same models.
     #[schemars(length(min = 1, max = 256))]
     pub pools: Vec<PoolFile>,
@@ -88,7 +95,7 @@ pub struct ConfigFile {
 }
 
 /// The checked configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// The file it came from.
     pub file: PathBuf,
@@ -108,6 +115,8 @@ pub struct Config {
     pub tenant: Tenant,
     /// How the service goes away.
     pub drain: Drain,
+    /// How engines are watched.
+    pub signals: Signals,
     /// Pools, at least one.
     pub pools: Vec<PoolConfig>,
     /// Where the endpoints come from.
@@ -161,6 +170,7 @@ fn sections(document: &yaml::Document, errors: &mut Collector<'_>) -> Option<Con
     let token_keys = structure::read(document, "/token_keys", Some(Vec::new()), errors);
     let tenant = structure::read(document, "/tenant", Some(TenantFile::default()), errors);
     let drain = structure::read(document, "/drain", Some(DrainFile::default()), errors);
+    let signals = structure::read(document, "/signals", Some(SignalsFile::default()), errors);
     let endpoints: Option<EndpointsSection> = structure::read(document, "/endpoints", None, errors);
     let count = document.value.pointer("/pools").and_then(|pools| pools.as_array()).map_or(0, Vec::len);
     let pools: Vec<(usize, PoolFile)> = (0..count.min(POOLS_MAX))
@@ -178,6 +188,10 @@ fn sections(document: &yaml::Document, errors: &mut Collector<'_>) -> Option<Con
     let token_keys = token_keys.map(|raw: Vec<TokenKeyFile>| token_keys::check(&raw, &mut check));
     let tenant = tenant.and_then(|raw| tenant::check(&raw, &mut check));
     let drain = drain.map(|raw| drain::check(&raw));
+    let signals = signals.map(|raw| signals::check(&raw, &mut check));
+    if let Some(signals) = &signals {
+        pick::check(&pools, signals, &mut check);
+    }
     let pools = pools::check(&pools, &mut check);
     let endpoints = endpoints.map(|raw| endpoints::check(&raw, &check));
     Some(Config {
@@ -190,6 +204,7 @@ fn sections(document: &yaml::Document, errors: &mut Collector<'_>) -> Option<Con
         token_keys: token_keys?,
         tenant: tenant?,
         drain: drain?,
+        signals: signals?,
         pools,
         endpoints: endpoints?,
     })

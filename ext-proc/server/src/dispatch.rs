@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ext_proc_exchange::{Answer, Denial, Grant, Inquiry, ResponseHead};
-use ext_proc_meter::Record;
+use ext_proc_meter::{Answered, Place, Record};
+use ext_proc_pick::{Ask, NoPick, Pick, Settings, Strategy};
 use proto_tokenweir::token::{ExchangeId, KeyRing, TOKEN_VERSION};
 use proto_tokenweir::v1::ExchangeToken;
 
 use crate::books::Books;
 use crate::clock::unix_ms;
-use crate::metrics::Metrics;
 use crate::picks::RecentPicks;
 use crate::pools::Pools;
 
@@ -20,7 +20,6 @@ pub(crate) struct Dispatcher {
     pub(crate) books: Arc<Books>,
     pub(crate) picks: Arc<RecentPicks>,
     pub(crate) ring: Arc<KeyRing>,
-    pub(crate) metrics: Metrics,
     pub(crate) replica: String,
     pub(crate) token_lifetime: Duration,
 }
@@ -28,43 +27,38 @@ pub(crate) struct Dispatcher {
 impl Dispatcher {
     /// Decides. The id is that of the exchange that is now open, if one is.
     pub(crate) fn answer(&self, inquiry: &Inquiry) -> (Answer, Option<ExchangeId>) {
-        let Ok((strategy, pick)) = self.pools.pick(&inquiry.pool) else {
-            return (Answer::Denied(Denial::NoneReady), None);
-        };
-        let now_ms = unix_ms();
         let mut bytes = [0; 16];
         // The operating system's randomness can't fail once it is seeded; if it ever does, no exchange may be opened.
         if getrandom::fill(&mut bytes).is_err() {
-            self.release(inquiry, &pick);
             return (Answer::Denied(Denial::Full), None);
         }
         let id = ExchangeId(bytes);
+        let ask = Ask {
+            model: &inquiry.model,
+            prefix: &inquiry.prefix,
+            prompt_bytes: inquiry.prompt_bytes,
+            prompt_token_ids: inquiry.prompt_token_ids,
+            output_tokens_max: inquiry.output_tokens_max,
+            stay: None,
+        };
+        let (strategy, pick) = match self.pools.pick(&inquiry.pool, id, &ask) {
+            Ok(picked) => picked,
+            Err(reason) => return (Answer::Denied(denial(reason)), None),
+        };
+        let now_ms = unix_ms();
         let token = self.token(inquiry, id, &pick, now_ms);
         let sealed = self.ring.seal(&token);
-        let opened = pick.order.first().is_some_and(|first| self.books.open(id, token, *first, now_ms));
-        if !opened {
-            self.release(inquiry, &pick);
+        let place = place(inquiry, &pick);
+        if !place.is_some_and(|place| self.books.open(id, token, place, now_ms)) {
+            self.pools.cancel(&inquiry.pool, id);
             return (Answer::Denied(Denial::Full), None);
         }
-        self.metrics.picked(&inquiry.pool, pick.reason.as_label());
         let grant = Grant { endpoints: pick.order.clone(), token: sealed };
         self.picks.note(now_ms, id, (&inquiry.model, &inquiry.pool), strategy, pick);
         (Answer::Granted(grant), Some(id))
     }
 
-    fn release(&self, inquiry: &Inquiry, pick: &ext_proc_pick::Pick) {
-        if let Some(first) = pick.order.first() {
-            self.pools.release(&inquiry.pool, *first);
-        }
-    }
-
-    fn token(
-        &self,
-        inquiry: &Inquiry,
-        id: ExchangeId,
-        pick: &ext_proc_pick::Pick,
-        now_ms: u64,
-    ) -> ExchangeToken {
+    fn token(&self, inquiry: &Inquiry, id: ExchangeId, pick: &Pick, now_ms: u64) -> ExchangeToken {
         let lifetime_ms = u64::try_from(self.token_lifetime.as_millis()).unwrap_or(u64::MAX);
         ExchangeToken {
             version: TOKEN_VERSION,
@@ -87,9 +81,13 @@ impl Dispatcher {
 
     /// The response has begun.
     pub(crate) fn served(&self, id: ExchangeId, head: ResponseHead) {
-        let effects = self.books.serve(id, head.status, head.upstream, unix_ms());
-        let records = self.pools.perform(effects);
-        debug_assert!(records.is_empty(), "the start of a response closes nothing");
+        let retry_after_ms =
+            head.retry_after.map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+        let answer = Answered { served: head.upstream, status: head.status, retry_after_ms };
+        if let Some(effect) = self.books.serve(id, answer, unix_ms()) {
+            let record = self.pools.perform(effect);
+            debug_assert!(record.is_none(), "the start of a response closes nothing");
+        }
     }
 
     /// Envoy left after the verdict and before the response.
@@ -100,6 +98,27 @@ impl Dispatcher {
     /// A held stream has ended, and the exchange with it.
     pub(crate) fn ended(&self, id: ExchangeId) -> Vec<Record> {
         let effects = self.books.close_by_stream(id, unix_ms());
-        self.pools.perform(effects)
+        effects.into_iter().filter_map(|effect| self.pools.perform(effect)).collect()
+    }
+}
+
+/// The place that a pick has reserved; never `None`, since a pick has a first endpoint.
+fn place(inquiry: &Inquiry, pick: &Pick) -> Option<Place> {
+    let on = *pick.order.first()?;
+    let there = pick.candidates.iter().find(|candidate| candidate.address == on);
+    let asked = there.filter(|_| inquiry.prefix.bytes() > 0);
+    Some(Place { on, predicted: asked.map(|candidate| candidate.explanation.matched_tokens) })
+}
+
+/// Whether a pool's picks look at what prompts begin with.
+pub(crate) fn uses_prefixes(settings: &Settings) -> bool {
+    matches!(settings.strategy, Strategy::LeastWork | Strategy::PrefixOnly) && settings.chunks_max > 0
+}
+
+fn denial(reason: NoPick) -> Denial {
+    match reason {
+        NoPick::NoneReady => Denial::NoneReady,
+        NoPick::NoneServes => Denial::NoneServes,
+        NoPick::Gone => Denial::Gone,
     }
 }

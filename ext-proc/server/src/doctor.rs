@@ -6,6 +6,7 @@
 mod engines;
 mod listeners;
 mod probe;
+mod signals;
 mod state;
 
 use std::fmt;
@@ -114,11 +115,11 @@ pub async fn run(config: &Config) -> Report {
             Err(error) => report.add(Level::Fail, "listen.tls", error.to_string(), ""),
         }
     }
-    listeners::examine(&config.listen, &mut report).await;
+    let counted = listeners::examine(&config.listen, &mut report).await;
     match Endpoints::load(&config.endpoints.file, config) {
         Ok(endpoints) => {
             report.ok("endpoints", format!("{} is valid", config.endpoints.file.display()));
-            engines::examine(config, &endpoints, &mut report).await;
+            engines::examine(config, &endpoints, counted.as_deref(), &mut report).await;
         }
         Err(errors) => {
             for error in errors.iter() {

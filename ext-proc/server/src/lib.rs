@@ -19,7 +19,9 @@ pub mod tls;
 
 mod books;
 mod clock;
+mod debug;
 mod dispatch;
+mod engines;
 #[cfg(feature = "faults")]
 mod faults;
 mod generated;
@@ -29,3 +31,4 @@ mod pools;
 mod reports;
 mod service;
 mod settlement;
+mod signals;

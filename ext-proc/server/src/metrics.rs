@@ -4,9 +4,11 @@
 //! Each [`Metrics`] has its own recorder and no global state. Handles are made once per label set and kept; an exchange
 //! holds the [`Series`] of its labels, so counting is a few atomic additions.
 
+mod endpoints;
 mod exact;
 pub(crate) mod families;
 mod labels;
+mod pool;
 mod series;
 
 use std::collections::BTreeMap;
@@ -21,11 +23,12 @@ use metrics_exporter_prometheus::{PrometheusHandle, PrometheusRecorder};
 
 use crate::config::Config;
 use crate::endpoints::Endpoints;
+pub use endpoints::{ENDPOINT_SERIES_MAX, EndpointGauges};
 use exact::Exact;
-pub use exact::IN_FLIGHT_SERIES_MAX;
 use families::{self as family, ALL, Family, Kind};
 pub use labels::{NONE, OTHER, TENANT_LABEL_BYTES_MAX, TENANT_LABELS_MAX};
 use labels::{Names, Tenants};
+pub use pool::{Failure, PoolMeters, Prediction};
 pub use series::{Ended, Labels, Series, Tokens};
 
 /// Most label sets of exchanges; past it, new tenants are counted as `other`.
@@ -125,7 +128,6 @@ struct Inner {
     tenants: Tenants,
     series: DashMap<SeriesKey, Arc<Series>>,
     series_count: AtomicUsize,
-    picks: DashMap<(u16, &'static str), Counter>,
     bodies: DashMap<&'static str, Histogram>,
     unmetered: FixedCounter,
     reports: FixedCounter,
@@ -197,7 +199,6 @@ impl Metrics {
             tenants: Tenants::default(),
             series: DashMap::new(),
             series_count: AtomicUsize::new(0),
-            picks: DashMap::new(),
             bodies: DashMap::new(),
             unmetered: FixedCounter::new(&family::UNMETERED),
             reports: FixedCounter::new(&family::REPORTS),
@@ -254,16 +255,15 @@ impl Metrics {
         self.inner.single.verdict.record(after.as_secs_f64());
     }
 
-    /// An endpoint of `pool` was chosen because of `reason`.
-    pub fn picked(&self, pool: &str, reason: &'static str) {
-        let id = self.inner.pools.id(pool);
-        let make = || self.inner.recorder.counter(&family::PICKS, &[self.inner.pools.name(id), reason]);
-        self.inner.picks.entry((id, reason)).or_insert_with(make).increment(1);
+    /// The counters of `pool`, to be kept.
+    pub fn pool(&self, pool: &str) -> Arc<PoolMeters> {
+        let name = self.inner.pools.name(self.inner.pools.id(pool));
+        Arc::new(PoolMeters::new(self.inner.recorder.clone(), name))
     }
 
-    /// `endpoint` works on `count` exchanges for this replica.
-    pub fn in_flight(&self, pool: &str, endpoint: SocketAddr, count: u64) {
-        self.inner.exact.set_in_flight(self.inner.pools.name(self.inner.pools.id(pool)), endpoint, count);
+    /// All endpoints as they are now, at most [`ENDPOINT_SERIES_MAX`] of them.
+    pub fn endpoints_seen(&self, endpoints: impl Iterator<Item = (String, SocketAddr, EndpointGauges)>) {
+        self.inner.exact.set_endpoints(endpoints.take(ENDPOINT_SERIES_MAX).collect());
     }
 
     /// `count` exchanges have a verdict and no end yet.
@@ -332,9 +332,6 @@ impl Metrics {
                 gauge.set(f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
             }
         }
-        self.inner.exact.retain(|pool, endpoint| {
-            now.pools.get(pool).is_some_and(|entries| entries.iter().any(|entry| entry.address == endpoint))
-        });
     }
 
     /// The endpoints in use were last seen to be the file's content `age` ago.

@@ -7,10 +7,10 @@ use ext_proc_pick::{Pick, Strategy};
 use proto_tokenweir::token::ExchangeId;
 use serde_json::{Value, json};
 
+use crate::debug;
+
 /// Picks that are kept.
 const RECENT_MAX: usize = 256;
-/// Endpoints shown of one pick.
-const CANDIDATES_SHOWN_MAX: usize = 64;
 
 struct Note {
     at_unix_ms: u64,
@@ -25,14 +25,6 @@ struct Note {
 #[derive(Default)]
 pub(crate) struct RecentPicks {
     ring: Mutex<VecDeque<Note>>,
-}
-
-pub(crate) fn strategy_label(strategy: Strategy) -> &'static str {
-    match strategy {
-        Strategy::RoundRobin => "round_robin",
-        Strategy::LeastRequest => "least_request",
-        Strategy::Random => "random",
-    }
 }
 
 impl RecentPicks {
@@ -61,22 +53,15 @@ impl RecentPicks {
 }
 
 fn note_json(note: &Note) -> Value {
-    let candidates: Vec<Value> = note
-        .pick
-        .candidates
-        .iter()
-        .take(CANDIDATES_SHOWN_MAX)
-        .map(|c| json!({"endpoint": c.address.to_string(), "ready": c.ready, "in_flight": c.in_flight}))
-        .collect();
     json!({
         "at_unix_ms": note.at_unix_ms,
         "exchange": note.exchange.to_string(),
         "model": note.model,
         "pool": note.pool,
-        "strategy": strategy_label(note.strategy),
+        "strategy": note.strategy.as_label(),
         "reason": note.pick.reason.as_label(),
         "order": note.pick.order.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "candidates": candidates,
+        "candidates": note.pick.candidates.iter().map(debug::candidate).collect::<Vec<_>>(),
     })
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ext_proc_meter::{Effect, Outcome};
+use ext_proc_meter::{Effect, Outcome, Record};
 use proto_tokenweir::v1::{ReportAck, ReportBatch, UsageEvent, usage_event};
 use proto_tokenweir::{REPORT_VERSION, v1};
 use tonic::{Request, Response, Status};
@@ -56,7 +56,7 @@ impl UsageReports for Reports {
 }
 
 impl Reports {
-    fn event(&self, event: &UsageEvent, ack: &mut ReportAck) -> Vec<ext_proc_meter::Record> {
+    fn event(&self, event: &UsageEvent, ack: &mut ReportAck) -> Vec<Record> {
         let kind = label(event);
         if event.token.is_empty() {
             // Passed without a verdict, on an open route: nobody can be billed, but it is seen.
@@ -104,11 +104,12 @@ impl Reports {
         event: &UsageEvent,
         effects: Vec<Effect>,
         late: bool,
-    ) -> Vec<ext_proc_meter::Record> {
+    ) -> Vec<Record> {
         if late {
             self.0.metrics.report_late();
         }
-        let records = self.0.dispatcher.pools.perform(effects);
+        let pools = &self.0.dispatcher.pools;
+        let records: Vec<Record> = effects.into_iter().filter_map(|effect| pools.perform(effect)).collect();
         if let Some(usage_event::Event::End(end)) = &event.event {
             for record in &records {
                 settlement::count_reported(&self.0.metrics, record, end, token.stream);

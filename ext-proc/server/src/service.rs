@@ -18,7 +18,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 use self::stream::ExchangeStream;
 use crate::books::Books;
-use crate::clock::unix_ms;
+use crate::clock::{monotonic_ms, unix_ms};
+use crate::debug;
 use crate::dispatch::Dispatcher;
 use crate::log::ExchangeLog;
 use crate::metrics::{Metrics, NONE};
@@ -60,7 +61,7 @@ impl Shared {
                     return;
                 };
                 let (effects, left) = self.dispatcher.books.expire(shard, unix_ms());
-                for record in self.dispatcher.pools.perform(effects) {
+                for record in effects.into_iter().filter_map(|effect| self.dispatcher.pools.perform(effect)) {
                     settlement::count_unreported(&self.metrics, &record);
                     places.put(&record);
                 }
@@ -82,11 +83,12 @@ impl Shared {
     /// Sets the gauges that hold what is so at the moment.
     pub(crate) fn set_gauges(&self) {
         self.metrics.open_exchanges(self.dispatcher.books.open_count());
-        for (pool, candidates) in self.dispatcher.pools.candidates() {
-            for candidate in candidates {
-                self.metrics.in_flight(pool, candidate.address, u64::from(candidate.in_flight));
-            }
-        }
+        let now_ms = monotonic_ms();
+        let pools = self.dispatcher.pools.seen(now_ms);
+        self.metrics.endpoints_seen(pools.flat_map(|(pool, _, seen)| {
+            seen.into_iter()
+                .map(move |seen| (pool.to_owned(), seen.candidate.address, debug::gauges(&seen, now_ms)))
+        }));
     }
 }
 

@@ -10,7 +10,7 @@ use crate::rules::{ModelRule, TenantRule};
 const CHAT: &str = r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}"#;
 
 fn rules() -> Rules {
-    let rule = |pool: &str, usage| ModelRule { pool: pool.into(), usage };
+    let rule = |pool: &str, usage| ModelRule { pool: pool.into(), usage, prefix: true };
     Rules {
         models: BTreeMap::from([
             ("m".into(), rule("a", UsageMode::Inject { continuous: true })),
@@ -82,7 +82,7 @@ fn asked(path: &str, text: &str) -> (u16, &'static str) {
 
 #[test]
 fn a_buffered_exchange_proceeds_asks_decides_and_ends_with_ok_after_the_response_headers() {
-    let response = ResponseHead { status: 200, upstream: None };
+    let response = ResponseHead { status: 200, upstream: None, retry_after: None };
     let events = vec![
         Event::RequestHeaders(head("/v1/chat/completions?x=1")),
         body(CHAT),
@@ -235,17 +235,63 @@ fn models_are_listed_in_both_shapes_and_one_by_one() {
 }
 
 #[test]
-fn nothing_ready_is_a_503_that_says_when_to_come_back() {
-    let events = vec![
-        Event::RequestHeaders(head("/v1/chat/completions")),
-        body(CHAT),
-        Event::Answer(Answer::Denied(Denial::NoneReady)),
-    ];
-    let (_, effects) = run(BodyMode::Buffered, &rules(), events);
-    let [.., Effect::Reply(Reply::Immediate(response)), _] = effects.as_slice() else {
-        panic!("{effects:?}")
+fn every_denial_says_what_it_means_and_when_to_come_back() {
+    let denied = |denial| {
+        let events = vec![
+            Event::RequestHeaders(head("/v1/chat/completions")),
+            body(CHAT),
+            Event::Answer(Answer::Denied(denial)),
+        ];
+        let (_, effects) = run(BodyMode::Buffered, &rules(), events);
+        let [.., Effect::Reply(Reply::Immediate(response)), _] = effects.as_slice() else {
+            panic!("{effects:?}")
+        };
+        let text = String::from_utf8(response.body.clone()).expect("text");
+        (response.status, response.label, response.headers.clone(), text)
     };
-    assert_eq!((response.status, &response.headers), (503, &vec![("retry-after", "3".to_owned())]));
+    let retry = vec![("retry-after", "3".to_owned())];
+    for (denial, label, said) in [
+        (Denial::NoneReady, "none_ready", "No endpoint of pool `a` is ready"),
+        (Denial::NoneServes, "none_serves", "No ready endpoint of pool `a` has loaded the requested model"),
+        (Denial::Full, "full", "as many requests as it can"),
+    ] {
+        let (status, have, headers, text) = denied(denial);
+        assert_eq!((status, have, headers), (503, label, retry.clone()));
+        assert!(text.contains(said), "{text}");
+    }
+    let (status, label, headers, _) = denied(Denial::Gone);
+    assert_eq!((status, label, headers), (404, "gone", Vec::new()), "coming back would not help");
+}
+
+#[test]
+fn a_pick_learns_how_large_a_request_is_and_what_it_begins_with() {
+    let asked = |rules: &Rules, path: &str, text: &str| {
+        let events = vec![Event::RequestHeaders(head(path)), body(text)];
+        match run(BodyMode::Buffered, rules, events).1.pop() {
+            Some(Effect::Ask(inquiry)) => inquiry,
+            other => panic!("{other:?}"),
+        }
+    };
+    let words = "one two three ".repeat(40);
+    let chat = format!(
+        r#"{{"model":"m","messages":[{{"role":"user","content":"{words}"}}],"max_completion_tokens":7,"n":2}}"#
+    );
+    let inquiry = asked(&rules(), "/v1/chat/completions", &chat);
+    assert_eq!(inquiry.prompt_bytes, words.len() as u64);
+    assert_eq!((inquiry.prompt_token_ids, inquiry.output_tokens_max), (0, Some(14)));
+    assert!(inquiry.prefix.chunks() > 0);
+    let ids = asked(&rules(), "/v1/completions", r#"{"model":"m","prompt":[1,2,3]}"#);
+    assert_eq!((ids.prompt_bytes, ids.prompt_token_ids, ids.output_tokens_max), (0, 3, None));
+
+    let mut blind = rules();
+    blind.models.values_mut().for_each(|rule| rule.prefix = false);
+    assert_eq!(
+        asked(&blind, "/v1/chat/completions", &chat).prefix,
+        Prefix::default(),
+        "nobody would look at it"
+    );
+    let vectors = format!(r#"{{"model":"m","input":"{words}"}}"#);
+    assert_eq!(asked(&rules(), "/v1/embeddings", &vectors).prefix, Prefix::default());
 }
 
 #[test]
@@ -261,7 +307,7 @@ fn a_held_stream_ends_with_the_exchange() {
         Event::RequestHeaders(head("/v1/chat/completions")),
         body(CHAT),
         grant(),
-        Event::ResponseHeaders(ResponseHead { status: 200, upstream: None }),
+        Event::ResponseHeaders(ResponseHead { status: 200, upstream: None, retry_after: None }),
     ];
     let (phase, effects) = run(BodyMode::Buffered, &rules, events);
     assert!(matches!(phase, Phase::Held));
@@ -290,7 +336,7 @@ fn any_event() -> impl proptest::strategy::Strategy<Value = Event> {
         Just(Event::RequestTrailers),
         Just(grant()),
         Just(Event::Answer(Answer::Denied(Denial::Full))),
-        Just(Event::ResponseHeaders(ResponseHead { status: 200, upstream: None })),
+        Just(Event::ResponseHeaders(ResponseHead { status: 200, upstream: None, retry_after: None })),
         Just(Event::Closed),
     ]
 }

@@ -1,7 +1,9 @@
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+
 use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
 
 use super::*;
-use crate::record::End as EndLabel;
 
 const LEASES: Leases = Leases { first_ms: 1_000, progress_ms: 100, abandoned_ms: 10 };
 
@@ -61,25 +63,48 @@ fn records(effects: &[Effect]) -> Vec<&Record> {
 
 fn opened() -> Book {
     let mut book = Book::new(LEASES, 8);
-    assert!(book.open(id(1), token(1), address(1), 0));
+    assert!(book.open(id(1), token(1), PLACE, 0));
     book
 }
 
+const PLACE: Place = Place { on: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1), predicted: Some(6) };
+
+fn answered(served: Option<SocketAddr>, status: u32) -> Answered {
+    Answered { served, status, retry_after_ms: None }
+}
+
+fn release(n: u8, used: UsageRecord, predicted: Option<u64>) -> Effect {
+    Effect::Release { pool: "a".into(), exchange: id(n), used, predicted }
+}
+
+/// The release among `effects`, whatever was used.
+fn released(effects: &[Effect]) -> Option<UsageRecord> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Release { used, .. } => Some(*used),
+        _ => None,
+    })
+}
+
 #[test]
-fn a_report_closes_the_record_once_and_releases_the_endpoint_that_served() {
+fn a_report_closes_the_record_once_and_gives_the_place_back_with_what_was_used() {
     let mut book = opened();
-    let moved = book.serve(id(1), 200, Some(address(2)), 1).expect("open");
+    let answer = Answered { served: Some(address(2)), status: 200, retry_after_ms: Some(3_000) };
+    let moved = book.serve(id(1), answer, 1).expect("open");
     assert_eq!(
         moved,
-        [Effect::Release("a".into(), address(1)), Effect::Reserve("a".into(), address(2))],
-        "in-flight follows the endpoint that served"
+        Effect::Answered { pool: "a".into(), exchange: id(1), picked: Some(address(1)), answer }
     );
     let Outcome::Accepted(effects) = book.report(id(1), &token(1), &end(7), 2) else {
         panic!("not accepted")
     };
-    assert_eq!(effects[0], Effect::Release("a".into(), address(2)));
+    let used = UsageRecord { input: Some(10), output: Some(7), ..UsageRecord::default() };
+    assert_eq!(
+        effects[0],
+        release(1, used, None),
+        "another endpoint served than the one that was thought of"
+    );
     let record = records(&effects)[0];
-    assert_eq!((record.revision, record.usage.output, record.end), (1, Some(7), EndLabel::Complete));
+    assert_eq!((record.revision, record.usage.output, record.end), (1, Some(7), End::Complete));
     assert_eq!(record.endpoint.as_deref(), Some("127.0.0.1:2"));
     assert_eq!(record.usage.cached, None, "unknown is not zero");
     assert_eq!(book.report(id(1), &token(1), &end(7), 3), Outcome::Doubled);
@@ -94,10 +119,11 @@ fn a_lease_closes_without_usage_and_a_late_report_corrects_it_once() {
     let (effects, more) = book.expire(1_000, 10);
     assert!(!more);
     let record = records(&effects)[0];
-    assert_eq!((record.revision, record.usage_source, record.end), (0, Source::None, EndLabel::Unreported));
-    assert!(effects.contains(&Effect::Release("a".into(), address(1))));
+    assert_eq!((record.revision, record.usage_source, record.end), (0, Source::None, End::Unreported));
+    assert!(effects.contains(&release(1, UsageRecord::default(), Some(6))));
     assert_eq!(book.report(id(1), &token(1), &progress(1, 3), 1_001), Outcome::Late(Vec::new()));
     let Outcome::Late(effects) = book.report(id(1), &token(1), &end(7), 1_002) else { panic!("not late") };
+    assert_eq!(released(&effects), None, "the lease gave the place back");
     let record = records(&effects)[0];
     assert_eq!((record.revision, record.usage.output, record.flags.late), (1, Some(7), true));
     assert_eq!(book.report(id(1), &token(1), &end(7), 1_003), Outcome::Doubled);
@@ -106,7 +132,8 @@ fn a_lease_closes_without_usage_and_a_late_report_corrects_it_once() {
 #[test]
 fn progress_renews_the_lease_and_is_what_remains_when_the_end_never_comes() {
     let mut book = opened();
-    assert!(matches!(book.report(id(1), &token(1), &first(), 950), Outcome::Accepted(_)));
+    let prefilled = Effect::FirstToken { pool: "a".into(), exchange: id(1) };
+    assert_eq!(book.report(id(1), &token(1), &first(), 950), Outcome::Accepted(vec![prefilled]));
     assert_eq!(book.report(id(1), &token(1), &first(), 951), Outcome::Doubled);
     assert!(matches!(book.report(id(1), &token(1), &progress(1, 5), 1_040), Outcome::Accepted(_)));
     assert_eq!(book.report(id(1), &token(1), &progress(1, 5), 1_041), Outcome::Doubled);
@@ -123,10 +150,33 @@ fn after_a_restart_the_token_alone_is_enough() {
     let Outcome::Accepted(effects) = book.report(id(1), &token(1), &first(), 0) else {
         panic!("not adopted")
     };
-    assert_eq!(effects, [Effect::Reserve("a".into(), address(1))]);
+    let (pool, exchange) = ("a".to_owned(), id(1));
+    let adopt = Effect::Adopt { pool: pool.clone(), exchange, on: address(1) };
+    assert_eq!(effects, [adopt, Effect::FirstToken { pool, exchange }]);
     let Outcome::Accepted(effects) = book.report(id(1), &token(1), &end(9), 1) else { panic!("not closed") };
     assert_eq!(records(&effects)[0].usage.output, Some(9));
-    assert!(effects.contains(&Effect::Release("a".into(), address(1))));
+    assert_eq!(released(&effects).map(|used| used.output), Some(Some(9)));
+}
+
+#[test]
+fn a_token_that_names_no_endpoint_takes_no_place() {
+    let mut book = Book::new(LEASES, 8);
+    let nowhere = ExchangeToken { endpoints: vec!["engine-0".into()], ..token(1) };
+    assert_eq!(book.report(id(1), &nowhere, &first(), 0), Outcome::Accepted(Vec::new()));
+    let Outcome::Accepted(effects) = book.report(id(1), &nowhere, &end(9), 1) else { panic!("not closed") };
+    assert_eq!(released(&effects), None);
+}
+
+#[test]
+fn what_was_cut_short_teaches_no_output() {
+    let mut book = opened();
+    let mut event = end(3);
+    if let Some(usage_event::Event::End(end)) = &mut event.event {
+        end.reason = v1::EndReason::ClientAbort.into();
+    }
+    let Outcome::Accepted(effects) = book.report(id(1), &token(1), &event, 1) else { panic!("not accepted") };
+    assert_eq!(released(&effects).map(|used| (used.input, used.output)), Some((Some(10), None)));
+    assert_eq!(records(&effects)[0].usage.output, Some(3), "but it is on the record");
 }
 
 #[test]
@@ -161,74 +211,131 @@ fn what_a_report_says_is_cut_before_it_is_written() {
 #[test]
 fn a_full_book_opens_no_more_and_still_takes_every_end() {
     let mut book = Book::new(LEASES, 1);
-    assert!(book.open(id(1), token(1), address(1), 0));
-    assert!(!book.open(id(2), token(2), address(1), 0));
+    assert!(book.open(id(1), token(1), PLACE, 0));
+    assert!(!book.open(id(2), token(2), PLACE, 0));
     assert_eq!(book.report(id(2), &token(2), &first(), 0), Outcome::Accepted(Vec::new()));
     assert!(matches!(book.report(id(2), &token(2), &end(1), 0), Outcome::Accepted(_)));
 }
 
 #[test]
-fn an_answer_from_no_endpoint_frees_the_place_at_once() {
+fn a_held_stream_gives_the_place_back_at_its_end() {
     let mut book = opened();
-    assert_eq!(book.serve(id(1), 503, None, 1), Ok(vec![Effect::Release("a".into(), address(1))]));
-    assert_eq!(book.serve(id(9), 200, None, 1), Err(Unknown));
+    book.serve(id(1), answered(Some(address(2)), 200), 1).expect("open");
+    let effects = book.close_by_stream(id(1), 2);
+    assert_eq!(released(&effects), Some(UsageRecord::default()));
+    assert_eq!(records(&effects)[0].endpoint.as_deref(), Some("127.0.0.1:2"));
+    assert_eq!(book.close_by_stream(id(1), 3), Vec::new());
+    assert_eq!(book.serve(id(1), answered(None, 200), 4), Err(Unknown));
+}
+
+/// What became of one exchange's place, by the effects.
+#[derive(Default)]
+struct Course {
+    taken: u32,
+    first_tokens: u32,
+    released: u32,
+}
+
+impl Course {
+    fn is_open(&self) -> bool {
+        self.taken == 1 && self.released == 0
+    }
+}
+
+/// The pools and the log, as the effects shape them.
+#[derive(Default)]
+struct World {
+    places: BTreeMap<ExchangeId, Course>,
+    written: BTreeMap<(String, u32), u32>,
+}
+
+impl World {
+    fn take(&mut self, exchange: ExchangeId) {
+        self.places.entry(exchange).or_default().taken += 1;
+    }
+
+    /// The place must be taken and not given back yet.
+    fn open(&mut self, exchange: ExchangeId) -> &mut Course {
+        let place = self.places.entry(exchange).or_default();
+        assert!(place.is_open(), "{exchange}: taken {}, released {}", place.taken, place.released);
+        place
+    }
+
+    fn perform(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Adopt { exchange, .. } => self.take(exchange),
+                Effect::Answered { exchange, .. } => drop(self.open(exchange)),
+                Effect::FirstToken { exchange, .. } => self.open(exchange).first_tokens += 1,
+                Effect::Release { exchange, .. } => self.open(exchange).released += 1,
+                Effect::Record(record) => {
+                    *self.written.entry((record.exchange, record.revision)).or_default() += 1;
+                }
+            }
+        }
+    }
 }
 
 proptest! {
-    /// Whatever comes in whatever order, doubled or not: each exchange that was opened is settled exactly once by a
-    /// report, or once by its lease and at most once corrected, and every place that was reserved is released.
+    /// Whatever comes in whatever order, doubled or not, for exchanges of ours and of a process before us: each is
+    /// settled exactly once by a report, or once by its lease and at most once corrected, and every place that was taken
+    /// is given back once, with nothing said of it before or after.
     #[test]
-    fn every_exchange_is_settled_once_and_every_place_is_released(
-        steps in prop::collection::vec((0u8..7, 0u8..4, any::<u8>()), 0..120),
+    fn every_exchange_is_settled_once_and_every_place_is_released_once(
+        steps in prop::collection::vec((0u8..8, 0u8..6, any::<u8>()), 0..160),
     ) {
-        let mut book = Book::new(LEASES, 64);
-        let mut places = 0i64;
-        let mut written: HashMap<(String, u32), u32> = HashMap::new();
-        let mut opened = BTreeSet::new();
+        let mut book = Book::new(LEASES, 4);
+        let mut world = World::default();
+        let mut seen = BTreeSet::new();
         let mut now = 0u64;
         for (step, n, x) in steps {
             now += u64::from(x) * 4;
             let effects = match step {
-                0 if opened.insert(n) => {
-                    assert!(book.open(id(n), token(n), address(1), now));
-                    vec![Effect::Reserve("a".into(), address(1))]
+                // A pick reserves before the book opens; a book that is full gives the place back by the same hand.
+                0 if !seen.contains(&n) => {
+                    if book.open(id(n), token(n), PLACE, now) {
+                        seen.insert(n);
+                        world.take(id(n));
+                    }
+                    Vec::new()
                 }
-                1 => book.serve(id(n), 200, Some(address(u16::from(x % 3))), now).unwrap_or_default(),
+                1 => {
+                    let served = (x % 3 > 0).then(|| address(u16::from(x % 3)));
+                    let status = if x > 200 { 503 } else { 200 };
+                    book.serve(id(n), answered(served, status), now).into_iter().collect()
+                }
                 2 => { book.abandon(id(n), now); Vec::new() }
                 3 => book.expire(now, 3).0,
-                _ if !opened.contains(&n) => Vec::new(),
-                4..=6 => {
-                    let event = match step { 4 => first(), 5 => progress(u32::from(x % 4), 1), _ => end(1) };
+                4 if x > 200 => book.close_by_stream(id(n), now),
+                5..=7 => {
+                    let event = match step { 5 => first(), 6 => progress(u32::from(x % 4), 1), _ => end(1) };
                     match book.report(id(n), &token(n), &event, now) {
-                        Outcome::Accepted(effects) | Outcome::Late(effects) => effects,
+                        Outcome::Accepted(effects) => {
+                            if step == 7 || book.open.contains_key(&id(n)) {
+                                seen.insert(n);
+                            }
+                            effects
+                        }
+                        Outcome::Late(effects) => effects,
                         Outcome::Doubled | Outcome::Empty => Vec::new(),
                     }
                 }
                 _ => Vec::new(),
             };
-            for effect in effects {
-                match effect {
-                    Effect::Reserve(..) => places += 1,
-                    Effect::Release(..) => places -= 1,
-                    Effect::Record(record) => *written.entry((record.exchange, record.revision)).or_default() += 1,
-                }
-            }
+            world.perform(effects);
         }
         let mut more = true;
         while more {
             let (effects, left) = book.expire(u64::MAX, 2);
             more = left;
-            for effect in effects {
-                match effect {
-                    Effect::Reserve(..) => places += 1,
-                    Effect::Release(..) => places -= 1,
-                    Effect::Record(record) => *written.entry((record.exchange, record.revision)).or_default() += 1,
-                }
-            }
+            world.perform(effects);
         }
-        prop_assert_eq!(places, 0, "every place is released");
-        prop_assert!(written.values().all(|&times| times == 1), "no line twice: {:?}", written);
-        let exchanges: BTreeSet<_> = written.keys().map(|(exchange, _)| exchange.clone()).collect();
-        prop_assert_eq!(exchanges.len(), opened.len(), "every exchange has a record");
+        for (exchange, place) in &world.places {
+            prop_assert_eq!((place.taken, place.released), (1, 1), "{}", exchange);
+            prop_assert!(place.first_tokens <= 1, "{}", exchange);
+        }
+        prop_assert!(world.written.values().all(|&times| times == 1), "no line twice: {:?}", world.written);
+        let exchanges: BTreeSet<_> = world.written.keys().map(|(exchange, _)| exchange.clone()).collect();
+        prop_assert_eq!(exchanges.len(), seen.len(), "every exchange has a record");
     }
 }

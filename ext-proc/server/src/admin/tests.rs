@@ -24,11 +24,12 @@ impl Drop for Port {
 async fn port() -> Port {
     let text = "pools: [{name: a, models: [m]}]\nendpoints: {file: e.yaml}\n";
     let config = Config::parse(text, Path::new("tokenweir.yaml")).expect("valid");
-    let picks: RecentPicks = Arc::new(|| br#"[{"pool":"a"}]"#.to_vec());
+    let picks: Page = Arc::new(|| br#"[{"pool":"a"}]"#.to_vec());
+    let endpoints: Page = Arc::new(|| br#"{"pools":[]}"#.to_vec());
     let metrics = Metrics::new(&config);
     let counted = metrics.clone();
     let gauges = Arc::new(move || counted.open_exchanges(7));
-    let admin = Admin { metrics, gauges, readiness: Readiness::default(), picks };
+    let admin = Admin { metrics, gauges, readiness: Readiness::default(), picks, endpoints };
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let (address, stop) = (listener.local_addr().expect("an address"), CancellationToken::new());
     tokio::spawn(serve(listener, router(admin.clone()), stop.clone()));
@@ -81,6 +82,8 @@ async fn every_route_answers_what_it_should() {
 
     let (status, _, body) = port.ask("GET /debug/picks").await;
     assert_eq!((status, body.as_str()), (200, r#"[{"pool":"a"}]"#));
+    let (status, _, body) = port.ask("GET /debug/endpoints").await;
+    assert_eq!((status, body.as_str()), (200, r#"{"pools":[]}"#));
     assert_eq!(port.ask("HEAD /healthz").await.2, "");
 }
 

@@ -7,7 +7,9 @@ use super::drain::DrainFile;
 use super::exchange::ExchangeFile;
 use super::limits::LimitsFile;
 use super::listen::{ListenFile, OneOrMany};
+use super::pick::{PickFile, SpeedFile};
 use super::pools::{EngineKind, Strategy, UsageMode};
+use super::signals::SignalsFile;
 use super::tenant::TenantFile;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -69,9 +71,37 @@ impl Default for DrainFile {
     }
 }
 
+impl Default for SignalsFile {
+    fn default() -> Self {
+        Self { enabled: true, idle_ms: 1_000, busy_ms: 250, timeout_ms: 1_000, models_s: 10, stuck_s: 30 }
+    }
+}
+
+impl Default for PickFile {
+    fn default() -> Self {
+        Self {
+            stale_ms: 5_000,
+            exploration: 0.01,
+            penalty_ms: 5_000,
+            bytes_per_token: 4.0,
+            output_tokens: 300.0,
+            kv_capacity_tokens: 300_000,
+            lora_load_ms: 300,
+            prefix_chunks_max: 1 << 19,
+            speed: SpeedFile::default(),
+        }
+    }
+}
+
+impl Default for SpeedFile {
+    fn default() -> Self {
+        Self { step_ms: 14.0, prefill_us: 40.0, attention_ns: 2.1, stream_us: 20.0, context_us: 0.076 }
+    }
+}
+
 /// Default of `pools[].strategy`.
 pub(crate) fn strategy() -> Strategy {
-    Strategy::LeastRequest
+    Strategy::LeastWork
 }
 
 /// Default of `pools[].usage`.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::Config;
+use super::structure::number;
 use crate::endpoints::Endpoints;
 
 fn page() -> PathBuf {
@@ -27,7 +28,7 @@ fn rows(path: &str, part: &Value, out: &mut String) {
                 format!("`{}`", list[0].as_str().unwrap_or_default())
             }
             Some(Value::String(text)) => format!("`{text}`"),
-            Some(value) => format!("`{value}`"),
+            Some(value) => format!("`{}`", number(value)),
         };
         let about =
             property.get("description").and_then(Value::as_str).unwrap_or_default().replace('\n', " ");
@@ -51,8 +52,8 @@ fn kind(property: &Value) -> String {
         return names.collect::<Vec<_>>().join(", ");
     }
     match &property["type"] {
-        Value::String(name) if name == "integer" => {
-            format!("{} to {}", property["minimum"], property["maximum"])
+        Value::String(name) if name == "integer" || name == "number" => {
+            format!("{} to {}", number(&property["minimum"]), number(&property["maximum"]))
         }
         Value::String(name) => match name.as_str() {
             "string" => "text".to_owned(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Check, defaults, yaml::child};
+use super::{Check, PickFile, defaults, pick, yaml::child};
 
 /// Most pools.
 pub const POOLS_MAX: usize = 256;
@@ -32,6 +32,9 @@ pub struct PoolFile {
     /// How an endpoint is chosen.
     #[serde(default = "defaults::strategy")]
     pub strategy: Strategy,
+    /// What the choice of an endpoint goes by.
+    #[serde(default)]
+    pub pick: PickFile,
     /// How token counts are obtained.
     #[serde(default = "defaults::usage")]
     pub usage: UsageMode,
@@ -44,6 +47,11 @@ pub struct PoolFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
+    /// The one that would have to work the least, in seconds: by its own signals, by our requests in flight there, and by
+    /// how much of the prompt it has in its cache.
+    LeastWork,
+    /// The one that has most of the prompt in its cache.
+    PrefixOnly,
     /// One after the other.
     RoundRobin,
     /// The one with the fewest requests in flight from this replica.
@@ -83,14 +91,14 @@ impl EngineKind {
 }
 
 /// Checked pool.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PoolConfig {
     /// Name, unique.
     pub name: String,
     /// Models, at least one; no model is in two pools.
     pub models: Vec<String>,
-    /// How an endpoint is chosen.
-    pub strategy: Strategy,
+    /// How an endpoint is chosen, the strategy with it.
+    pub pick: ext_proc_pick::Settings,
     /// How token counts are obtained.
     pub usage: UsageMode,
     /// What the endpoints run.
@@ -147,7 +155,7 @@ fn checked(pool: &PoolFile) -> PoolConfig {
     PoolConfig {
         name: pool.name.clone(),
         models: pool.models.clone(),
-        strategy: pool.strategy,
+        pick: pick::checked(pool.strategy, &pool.pick),
         usage: pool.usage,
         engine: pool.engine,
     }

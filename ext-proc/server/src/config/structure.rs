@@ -83,11 +83,14 @@ fn report(schema: &Value, document: &Document, error: &ValidationError<'_>, erro
             let advice = suggestion(given, &known);
             value(format!("is {}, which is not a choice here", described(error.instance())), advice);
         }
-        // A number with a fraction is out of range too, but its type was already reported.
-        Kind::Minimum { .. } | Kind::Maximum { .. } if error.instance().is_f64() => {}
         Kind::Minimum { .. } | Kind::Maximum { .. } => {
-            let what = format!("is {}, which is out of range", described(error.instance()));
-            value(what, format!("use a whole number {}", range(schema.pointer(holder))));
+            let whole = is_whole(schema.pointer(holder));
+            // A number with a fraction is out of range too, but its type was already reported.
+            if !(whole && error.instance().is_f64()) {
+                let what = format!("is {}, which is out of range", described(error.instance()));
+                let number = if whole { "whole number" } else { "number" };
+                value(what, format!("use a {number} {}", range(schema.pointer(holder))));
+            }
         }
         Kind::MinItems { limit: 1 } => value("is an empty list".to_owned(), "add an entry".to_owned()),
         Kind::MinItems { limit } => {
@@ -184,8 +187,18 @@ fn type_advice(value: &Value, wanted: &str) -> String {
     }
 }
 
+fn is_whole(holder: Option<&Value>) -> bool {
+    holder.and_then(|holder| holder.get("type")).is_none_or(|kind| kind == "integer")
+}
+
+/// A number as people write it: `1`, not `1.0`.
+pub(super) fn number(value: &Value) -> String {
+    let text = value.to_string();
+    text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
+}
+
 fn range(holder: Option<&Value>) -> String {
-    let bound = |name| holder.and_then(|holder| holder.get(name)).map(Value::to_string);
+    let bound = |name| holder.and_then(|holder| holder.get(name)).map(number);
     match (bound("minimum"), bound("maximum")) {
         (Some(least), Some(most)) => format!("from {least} to {most}"),
         (Some(least), None) => format!("of {least} or more"),

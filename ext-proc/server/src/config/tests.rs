@@ -1,5 +1,6 @@
 use std::path::{Path, PathBuf};
 
+use ext_proc_pick::Settings;
 use proptest::prelude::{any, proptest};
 
 use super::*;
@@ -20,8 +21,17 @@ fn a_small_file_gets_every_default() {
     assert_eq!((config.tenant.trusted, config.tenant.default.as_deref()), (false, Some("anonymous")));
     let pool = &config.pools[0];
     assert_eq!(
-        (pool.strategy, pool.usage, pool.engine),
-        (Strategy::LeastRequest, UsageMode::Inject, EngineKind::Vllm)
+        (pool.pick.strategy, pool.usage, pool.engine),
+        (ext_proc_pick::Strategy::LeastWork, UsageMode::Inject, EngineKind::Vllm)
+    );
+    let defaults = Settings::default();
+    assert!((pool.pick.speed.c_p - defaults.speed.c_p).abs() < 1e-12);
+    assert_eq!(Settings { speed: defaults.speed, ..pool.pick }, defaults, "one set of defaults");
+    let signals = &config.signals;
+    assert!(signals.enabled);
+    assert_eq!(
+        (signals.idle.as_millis(), signals.busy.as_millis(), signals.stuck.as_secs()),
+        (1_000, 250, 30)
     );
     assert_eq!(config.endpoints.poll.as_millis(), 500);
     assert_eq!(config.pool_of("m").map(|pool| pool.name.as_str()), Some("a"));
@@ -48,9 +58,14 @@ exchange: {hold_stream: true, lease_s: 30, progress_lease_s: 20, token_lifetime_
 token_keys: [{id: k1, file: k1}]
 tenant: {header: X-Team, trusted: true}
 drain: {delay_s: 0, grace_s: 1}
+signals: {enabled: true, idle_ms: 2000, busy_ms: 100, timeout_ms: 700, models_s: 5, stuck_s: 9}
 pools:
   - {name: a, models: [m, n], strategy: round_robin, usage: forced, engine: openai}
-  - {name: b, models: [o], strategy: random}
+  - name: b
+    models: [o]
+    strategy: prefix_only
+    pick: {stale_ms: 9000, exploration: 0, penalty_ms: 0, bytes_per_token: 3.5, output_tokens: 90, kv_capacity_tokens: 8192,
+      lora_load_ms: 1500, prefix_chunks_max: 0, speed: {step_ms: 1, prefill_us: 2, attention_ns: 3, stream_us: 4, context_us: 5}}
 endpoints: {file: /e.yaml, poll_ms: 50}
 ";
     let file = folder.path().join("tokenweir.yaml");
@@ -68,6 +83,25 @@ endpoints: {file: /e.yaml, poll_ms: 50}
         config.endpoints,
         EndpointsSource { file: "/e.yaml".into(), poll: std::time::Duration::from_millis(50) }
     );
+    let signals = config.signals;
+    assert_eq!((signals.timeout.as_millis(), signals.models.as_secs(), signals.stuck.as_secs()), (700, 5, 9));
+    let pick = config.pools[1].pick;
+    assert_eq!((pick.strategy.as_label(), pick.stale_ms, pick.penalty_ms), ("prefix_only", 9_000, 0));
+    assert_eq!((pick.kv_capacity_tokens, pick.chunks_max), (8_192, 0));
+    let speed = pick.speed;
+    for (have, want) in [
+        (pick.exploration, 0.0),
+        (pick.bytes_per_token, 3.5),
+        (pick.output_tokens, 90.0),
+        (pick.lora_load_s, 1.5),
+        (speed.c0, 1e-3),
+        (speed.c_p, 2e-6),
+        (speed.c_a, 3e-9),
+        (speed.c_b, 4e-6),
+        (speed.c_kv, 5e-6),
+    ] {
+        assert!((have - want).abs() < 1e-12, "{have} is not {want}");
+    }
     // The effective configuration may be logged: no secret is in its text.
     assert!(format!("{config:?}").contains("Secret(32 bytes)"));
 }

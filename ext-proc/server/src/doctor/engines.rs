@@ -1,4 +1,4 @@
-//! The engines: whether each endpoint answers, and serves the models of its pool.
+//! The engines: whether each endpoint answers, serves the models of its pool, and can be watched.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -7,6 +7,7 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 use super::probe::{self, NoAnswer};
+use super::signals;
 use super::{Finding, Level, Report};
 use crate::config::{Config, EngineKind, PoolConfig};
 use crate::endpoints::{EndpointEntry, Endpoints};
@@ -17,14 +18,21 @@ const ASKED_AT_ONCE: usize = 16;
 /// Most endpoints asked of one pool: a sample tells what is wrong with a large one.
 const ASKED_MAX: usize = 256;
 
-pub(super) async fn examine(config: &Config, endpoints: &Endpoints, report: &mut Report) {
+/// `counted`: the metrics of a `tokenweir` that runs here.
+pub(super) async fn examine(
+    config: &Config,
+    endpoints: &Endpoints,
+    counted: Option<&str>,
+    report: &mut Report,
+) {
     for pool in &config.pools {
         let entries = endpoints.of(&pool.name);
         if !entries.iter().any(|entry| entry.ready) {
             let advice = "requests to it are answered 503; list one in the endpoints file, or set it ready";
             report.add(Level::Warn, format!("pool {}", pool.name), "has no ready endpoint", advice);
         }
-        report.findings.extend(ask_all(pool, entries).await);
+        let watched = config.signals.enabled && pool.engine == EngineKind::Vllm;
+        report.findings.extend(ask_all(pool, entries, watched).await);
         if let Some(more) = entries.len().checked_sub(ASKED_MAX).filter(|more| *more > 0) {
             report.add(
                 Level::Skip,
@@ -34,25 +42,28 @@ pub(super) async fn examine(config: &Config, endpoints: &Endpoints, report: &mut
             );
         }
         if pool.engine == EngineKind::Vllm {
-            let what = "whether vLLM runs with --enable-prompt-tokens-details";
-            let advice = "without it cached tokens are unknown; look at the engine's command line";
-            report.add(Level::Skip, format!("pool {}", pool.name), what, advice);
+            signals::prompt_details(pool, counted, report);
         }
     }
 }
 
 /// Findings in the order of `entries`.
-async fn ask_all(pool: &PoolConfig, entries: &[EndpointEntry]) -> Vec<Finding> {
+async fn ask_all(pool: &PoolConfig, entries: &[EndpointEntry], watched: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     for group in entries.iter().take(ASKED_MAX).copied().collect::<Vec<_>>().chunks(ASKED_AT_ONCE) {
         let mut asked = JoinSet::new();
         for (place, entry) in group.iter().copied().enumerate() {
             let pool = pool.clone();
-            asked.spawn(async move { (place, ask(&pool, entry).await) });
+            asked.spawn(async move {
+                let served = ask(&pool, entry).await;
+                let signals = if watched { signals::ask(&pool, entry.address).await } else { None };
+                (place, served, signals)
+            });
         }
         let mut answers = asked.join_all().await;
-        answers.sort_by_key(|(place, _)| *place);
-        findings.extend(answers.into_iter().map(|(_, finding)| finding));
+        answers.sort_by_key(|(place, ..)| *place);
+        findings
+            .extend(answers.into_iter().flat_map(|(_, served, signals)| [Some(served), signals]).flatten());
     }
     findings
 }

@@ -17,7 +17,8 @@ use crate::config::{GrpcAddress, Listen};
 
 const OTHER_PROGRAM: &str = "stop the program that uses it, or choose another address";
 
-pub(super) async fn examine(listen: &Listen, report: &mut Report) {
+/// Gives back the metrics of a `tokenweir` that serves here, if one does.
+pub(super) async fn examine(listen: &Listen, report: &mut Report) -> Option<String> {
     for address in &listen.grpc {
         let subject = format!("gRPC listener {address}");
         match address {
@@ -28,7 +29,7 @@ pub(super) async fn examine(listen: &Listen, report: &mut Report) {
             GrpcAddress::Unix(path) => unix(subject, path, report).await,
         }
     }
-    admin(listen.admin, report).await;
+    admin(listen.admin, report).await
 }
 
 /// Where to reach a listener on this machine.
@@ -117,13 +118,18 @@ async fn health(subject: String, uri: String, report: &mut Report) {
     }
 }
 
-async fn admin(address: SocketAddr, report: &mut Report) {
+async fn admin(address: SocketAddr, report: &mut Report) -> Option<String> {
     let subject = format!("admin listener {address}");
     if address.port() == 0 {
-        return report.add(Level::Skip, subject, "the port is chosen at the start", "");
+        report.add(Level::Skip, subject, "the port is chosen at the start", "");
+        return None;
     }
     match probe::get(reachable(address), "/readyz").await {
-        Ok((200, _)) => report.ok(subject, "tokenweir is ready"),
+        Ok((200, _)) => {
+            report.ok(subject, "tokenweir is ready");
+            let (_, metrics) = probe::get(reachable(address), "/metrics").await.ok()?;
+            return String::from_utf8(metrics.to_vec()).ok();
+        }
         Ok((503, body)) => {
             let reasons: String =
                 String::from_utf8_lossy(&body).chars().filter(|c| !c.is_control()).take(400).collect();
@@ -139,4 +145,5 @@ async fn admin(address: SocketAddr, report: &mut Report) {
             );
         }
     }
+    None
 }

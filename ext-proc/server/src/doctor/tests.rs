@@ -10,11 +10,24 @@ use tonic::transport::server::TcpIncoming;
 
 use super::*;
 
+/// A page of vLLM's, as far as it matters here.
+const PAGE: &str = "vllm:num_requests_running{engine=\"0\",model_name=\"m\"} 0.0\n\
+    vllm:cache_config_info{block_size=\"16\",kv_cache_size_tokens=\"4096\",enable_prefix_caching=\"True\",engine=\"0\"} 1.0\n";
+
 /// An engine that lists `models`, and its address.
 async fn engine(models: &'static [&'static str]) -> String {
+    engine_with(models, PAGE).await
+}
+
+/// An engine with this page of metrics; an empty one: none.
+async fn engine_with(models: &'static [&'static str], page: impl Into<String>) -> String {
     let list: Vec<_> = models.iter().map(|id| json!({"id": id})).collect();
     let list = json!({"data": list}).to_string();
-    let router = Router::new().route("/v1/models", get(move || async move { list }));
+    let page = page.into();
+    let mut router = Router::new().route("/v1/models", get(move || async move { list }));
+    if !page.is_empty() {
+        router = router.route("/metrics", get(move || async move { page }));
+    }
     listening(router).await
 }
 
@@ -74,10 +87,14 @@ async fn a_healthy_setup_has_no_failure() {
             "ok    gRPC listener unix:".to_owned(),
             format!("ok    admin listener {admin}: free"),
             format!("ok    endpoint {a} of pool a: answers and serves m"),
+            format!(
+                "ok    signals of {a} of pool a: /metrics is vLLM's: 1 engine(s), a KV cache of 4096 tokens, prefix caching on"
+            ),
             "skip  pool a: whether vLLM runs with --enable-prompt-tokens-details".to_owned(),
         ],
     );
     assert!(!report.to_string().contains("pool b: whether vLLM"));
+    assert!(!report.to_string().contains("of pool b: /metrics"), "only vLLM is watched");
     // Nothing is left behind.
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1);
 }
@@ -114,6 +131,62 @@ async fn what_is_amiss_is_said_with_advice() {
     let advised =
         |finding: &&Finding| matches!(finding.level, Level::Warn | Level::Fail) && finding.advice.is_empty();
     assert_eq!(report.findings.iter().find(advised), None);
+}
+
+#[tokio::test]
+async fn engines_that_cannot_be_watched_are_told_with_advice() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (grpc, admin) = (unused().await, unused().await);
+    let uncached = PAGE.replace("\"True\"", "\"False\"");
+    let engines = [
+        engine_with(&["m"], "").await,
+        engine_with(&["m"], "<html>Welcome</html>").await,
+        engine_with(&["m"], uncached).await,
+        engine_with(&["m"], "vllm:cache_config_info{block_size=\"16\",engine=\"0\"} 1.0\n").await,
+    ];
+    let list: Vec<String> = engines.iter().map(|engine| format!("{{address: '{engine}'}}")).collect();
+    let endpoints = format!("pools: {{a: [{}], b: []}}", list.join(", "));
+    let listen = format!("listen: {{grpc: '{grpc}', admin: '{admin}'}}");
+    let report = examined(folder.path(), &listen, &endpoints).await;
+    assert!(report.is_well(), "requests flow without signals: {report}");
+    let [none, html, uncached, empty] = &engines;
+    assert_lines(
+        &report,
+        &[
+            format!(
+                "warn  signals of {none} of pool a: GET /metrics is not found; for an engine that isn't vLLM set"
+            ),
+            format!("warn  signals of {html} of pool a: GET /metrics: "),
+            format!("warn  signals of {uncached} of pool a: the engine runs without prefix caching; "),
+            format!("warn  signals of {empty} of pool a: /metrics has no numbers of an engine; "),
+        ],
+    );
+    let report = examined(folder.path(), &format!("{listen}\nsignals: {{enabled: false}}"), &endpoints).await;
+    assert!(!report.to_string().contains("signals of"), "nobody asked for them: {report}");
+}
+
+#[tokio::test]
+async fn what_a_serving_tokenweir_has_counted_tells_whether_engines_tell_cached_tokens() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (counted, line) in [
+        (
+            "tokenweir_input_tokens_total{model=\"m\",pool=\"a\",tenant=\"t\"} 90\ntokenweir_prefix_prompt_tokens_total{pool=\"a\"} 90\n",
+            "ok    pool a: its engines tell cached tokens",
+        ),
+        (
+            "tokenweir_input_tokens_total{model=\"m\",pool=\"a\",tenant=\"t\"} 90\n",
+            "warn  pool a: no answer so far told its cached tokens",
+        ),
+        ("", "skip  pool a: whether vLLM runs with --enable-prompt-tokens-details"),
+    ] {
+        let router = Router::new()
+            .route("/readyz", get(|| async { "{}" }))
+            .route("/metrics", get(move || async move { counted }));
+        let (grpc, admin) = (unused().await, listening(router).await);
+        let listen = format!("listen: {{grpc: '{grpc}', admin: '{admin}'}}");
+        let report = examined(folder.path(), &listen, "pools: {}").await;
+        assert_lines(&report, &[line.to_owned()]);
+    }
 }
 
 #[tokio::test]

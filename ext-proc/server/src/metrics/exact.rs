@@ -1,22 +1,19 @@
 //! Families that the exporter cannot hold well, kept and written here.
 //!
 //! *Inter-token gaps* come from the filter as histograms, thousands of gaps at once: the exporter would keep each gap as
-//! a sample until its next upkeep. Here they are added bucket by bucket, and the sum is exact. *In-flight gauges* belong
-//! to endpoints, which come and go: the exporter never forgets a series.
+//! a sample until its next upkeep. Here they are added bucket by bucket, and the sum is exact. *Gauges of endpoints* are
+//! in a module of their own.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use proto_tokenweir::GAP_BUCKETS;
 use proto_tokenweir::v1::GapHistogram;
 
-use super::families::{Family, IN_FLIGHT, INTER_TOKEN};
-
-/// Most endpoints with a gauge of their own; further ones are not shown.
-pub const IN_FLIGHT_SERIES_MAX: usize = 16_384;
+use super::endpoints::{self, Rows};
+use super::families::{Family, INTER_TOKEN};
 
 /// Gaps of one (model, pool).
 #[derive(Debug, Default)]
@@ -39,7 +36,7 @@ type Table<K, V> = Mutex<BTreeMap<K, V>>;
 #[derive(Debug, Default)]
 pub(super) struct Exact {
     gaps: Table<(String, String), Arc<Gaps>>,
-    in_flight: Table<(String, SocketAddr), u64>,
+    endpoints: Mutex<Rows>,
 }
 
 impl Exact {
@@ -48,28 +45,16 @@ impl Exact {
         Arc::clone(table.entry((model.to_owned(), pool.to_owned())).or_default())
     }
 
-    pub(super) fn set_in_flight(&self, pool: &str, endpoint: SocketAddr, count: u64) {
-        let mut table = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
-        let full = table.len() >= IN_FLIGHT_SERIES_MAX;
-        match table.get_mut(&(pool.to_owned(), endpoint)) {
-            Some(place) => *place = count,
-            None if full => {}
-            None => {
-                table.insert((pool.to_owned(), endpoint), count);
-            }
-        }
+    /// The endpoints of now, in place of those of before.
+    pub(super) fn set_endpoints(&self, rows: Rows) {
+        *self.endpoints.lock().unwrap_or_else(PoisonError::into_inner) = rows;
     }
 
-    /// Forgets idle endpoints that are no longer known.
-    pub(super) fn retain(&self, known: impl Fn(&str, SocketAddr) -> bool) {
-        let mut table = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
-        table.retain(|(pool, endpoint), count| *count > 0 || known(pool, *endpoint));
-    }
-
-    /// Appends both families in Prometheus' text format.
+    /// Appends all of it in Prometheus' text format.
     pub(super) fn render(&self, out: &mut String) {
         // Writing to a `String` cannot fail.
-        let _ = self.render_gaps(out).and_then(|()| self.render_in_flight(out));
+        let _ = self.render_gaps(out);
+        endpoints::render(&self.endpoints.lock().unwrap_or_else(PoisonError::into_inner), out);
     }
 
     fn render_gaps(&self, out: &mut String) -> std::fmt::Result {
@@ -95,34 +80,21 @@ impl Exact {
         }
         out.write_char('\n')
     }
-
-    fn render_in_flight(&self, out: &mut String) -> std::fmt::Result {
-        let table = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
-        head(out, &IN_FLIGHT, "gauge")?;
-        for ((pool, endpoint), count) in table.iter() {
-            writeln!(
-                out,
-                "{}{{pool=\"{}\",endpoint=\"{endpoint}\"}} {count}",
-                IN_FLIGHT.name,
-                escaped(pool)
-            )?;
-        }
-        out.write_char('\n')
-    }
 }
 
-fn head(out: &mut String, family: &Family, kind: &str) -> std::fmt::Result {
+pub(super) fn head(out: &mut String, family: &Family, kind: &str) -> std::fmt::Result {
     writeln!(out, "# HELP {} {}\n# TYPE {} {kind}", family.name, family.help, family.name)
 }
 
 /// A label value as the text format wants it.
-fn escaped(value: &str) -> String {
+pub(super) fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::EndpointGauges;
 
     #[test]
     fn gaps_add_up_bucket_by_bucket_with_an_exact_sum() {
@@ -149,16 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_that_left_is_forgotten_once_it_is_idle() {
+    fn an_endpoint_that_left_is_forgotten() {
         let exact = Exact::default();
-        let [a, b] = ["127.0.0.1:1", "[::1]:2"].map(|text| text.parse().expect("an address"));
-        exact.set_in_flight("p", a, 2);
-        exact.set_in_flight("p", b, 1);
-        exact.set_in_flight("p", b, 0);
-        exact.retain(|_, _| false);
+        let row = |at: &str| ("p".to_owned(), at.parse().expect("an address"), EndpointGauges::default());
+        exact.set_endpoints(vec![row("127.0.0.1:1"), row("[::1]:2")]);
+        exact.set_endpoints(vec![row("127.0.0.1:1")]);
         let mut text = String::new();
         exact.render(&mut text);
-        assert!(text.contains("tokenweir_in_flight{pool=\"p\",endpoint=\"127.0.0.1:1\"} 2"), "{text}");
+        assert!(text.contains("tokenweir_in_flight{pool=\"p\",endpoint=\"127.0.0.1:1\"} 0"), "{text}");
         assert!(!text.contains("[::1]:2"), "{text}");
     }
 }

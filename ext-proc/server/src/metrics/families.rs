@@ -61,6 +61,31 @@ families! {
     VERDICT = "tokenweir_verdict_seconds", ShortSeconds, [], "From the last request byte to the verdict";
     PICKS = "tokenweir_picks_total", Counter, ["pool", "reason"], "Endpoint choices by reason";
     IN_FLIGHT = "tokenweir_in_flight", Gauge, ["pool", "endpoint"], "Exchanges that an endpoint works on for this replica";
+    PREFILL_TOKENS = "tokenweir_prefill_tokens_in_flight", Gauge, ["pool", "endpoint"],
+        "Prompt tokens sent to an endpoint, not in its cache as far as known, that have no first token yet";
+    PENALISED = "tokenweir_endpoint_penalised", Gauge, ["pool", "endpoint"],
+        "1 for an endpoint that goes last because it refused or failed a request";
+    FAILURES = "tokenweir_endpoint_failures_total", Counter, ["pool", "cause"],
+        "Requests that the picked endpoint did not serve (refused: another one did; answered: 429 or 5xx; unreached: none was tried)";
+    HEALTH = "tokenweir_endpoint_health", Gauge, ["pool", "endpoint", "health"],
+        "1 for what an endpoint's signals say of it (unknown, ready, unreachable, sleeping, paused, draining, stuck)";
+    SIGNAL_AGE = "tokenweir_signal_age_seconds", Gauge, ["pool", "endpoint"], "Age of an engine's own numbers";
+    SCRAPES = "tokenweir_signals_scrapes_total", Counter, ["pool", "outcome"], "Looks at engines by how they ended";
+    SCRAPE_SECONDS = "tokenweir_signals_scrape_seconds", ShortSeconds, ["pool"], "Time that looks at engines took";
+    ENGINE_RUNNING = "tokenweir_engine_running_requests", Gauge, ["pool", "endpoint"],
+        "Requests that an engine runs, by its own count, from everybody";
+    ENGINE_WAITING = "tokenweir_engine_waiting_requests", Gauge, ["pool", "endpoint"],
+        "Requests that wait in an engine, by its own count, from everybody";
+    ENGINE_KV_USAGE = "tokenweir_engine_kv_usage_ratio", Gauge, ["pool", "endpoint"],
+        "Share of an engine's KV cache that running requests hold, by its own count";
+    PREFIX_PROMPT = "tokenweir_prefix_prompt_tokens_total", Counter, ["pool"],
+        "Prompt tokens of exchanges whose cached tokens were predicted and reported";
+    PREFIX_PREDICTED = "tokenweir_prefix_predicted_tokens_total", Counter, ["pool"],
+        "Of these, predicted to be in the engine's cache";
+    PREFIX_REPORTED = "tokenweir_prefix_reported_tokens_total", Counter, ["pool"],
+        "Of these, in the engine's cache by its own count";
+    PREFIX_ERROR = "tokenweir_prefix_error_tokens_total", Counter, ["pool"],
+        "Differences between predicted and reported, added up over exchanges without their sign";
     ENDPOINTS = "tokenweir_endpoints", Gauge, ["pool", "state"], "Endpoints of a pool by state (ready, not_ready)";
     OPEN = "tokenweir_open_exchanges", Gauge, [], "Exchanges with a verdict and no end yet";
     STREAMS = "tokenweir_ext_proc_streams", Gauge, [], "Open ext_proc streams";

@@ -29,8 +29,14 @@ fn exercise(metrics: &Metrics) {
     });
     metrics.request_body("chat_completions", 1000);
     metrics.verdict(Duration::from_micros(30));
-    metrics.picked("a", "least_request");
-    metrics.in_flight("a", "127.0.0.1:1".parse().unwrap(), 3);
+    let pool = metrics.pool("a");
+    pool.picked("least_request");
+    pool.scraped("ok", Duration::from_millis(7));
+    pool.failed(Failure::Refused);
+    pool.predicted(Prediction { prompt: 100, predicted: 80, reported: 64 });
+    pool.predicted(Prediction { prompt: 50, predicted: 0, reported: 16 });
+    let gauges = EndpointGauges { in_flight: 3, health: "stuck", ..EndpointGauges::default() };
+    metrics.endpoints_seen([("a".to_owned(), "127.0.0.1:1".parse().unwrap(), gauges)].into_iter());
     metrics.open_exchanges(4);
     metrics.stream_opened();
     metrics.stream_opened();
@@ -70,6 +76,14 @@ fn every_function_moves_its_own_metric() {
         "tokenweir_verdict_seconds_bucket{le=\"0.00002\"} 0",
         "tokenweir_verdict_seconds_bucket{le=\"0.00005\"} 1",
         "tokenweir_picks_total{pool=\"a\",reason=\"least_request\"} 1",
+        "tokenweir_signals_scrapes_total{pool=\"a\",outcome=\"ok\"} 1",
+        "tokenweir_signals_scrape_seconds_bucket{pool=\"a\",le=\"0.01\"} 1",
+        "tokenweir_endpoint_failures_total{pool=\"a\",cause=\"refused\"} 1",
+        "tokenweir_prefix_prompt_tokens_total{pool=\"a\"} 150",
+        "tokenweir_prefix_predicted_tokens_total{pool=\"a\"} 80",
+        "tokenweir_prefix_reported_tokens_total{pool=\"a\"} 80",
+        "tokenweir_prefix_error_tokens_total{pool=\"a\"} 32",
+        "tokenweir_endpoint_health{pool=\"a\",endpoint=\"127.0.0.1:1\",health=\"stuck\"} 1",
         "tokenweir_in_flight{pool=\"a\",endpoint=\"127.0.0.1:1\"} 3",
         "tokenweir_endpoints{pool=\"a\",state=\"ready\"} 2",
         "tokenweir_endpoints{pool=\"a\",state=\"not_ready\"} 1",

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::time::{Duration, SystemTime};
 
 use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue};
 use envoy_types::pb::envoy::extensions::filters::http::ext_proc::v3::processing_mode::BodySendMode;
@@ -116,11 +117,16 @@ fn request_id(text: &str) -> String {
 }
 
 fn response_head(headers: &HttpHeaders, attributes: &HashMap<String, Struct>) -> ResponseHead {
-    let status = list(headers.headers.as_ref())
-        .find(|header| header.key == ":status")
-        .and_then(value)
-        .and_then(|text| text.parse().ok())
-        .unwrap_or_default();
+    let (mut status, mut retry_after) = (0, None);
+    for header in list(headers.headers.as_ref()) {
+        match header.key.as_str() {
+            ":status" => status = value(header).and_then(|text| text.parse().ok()).unwrap_or_default(),
+            "retry-after" => {
+                retry_after = value(header).and_then(|text| self::retry_after(text, SystemTime::now()))
+            }
+            _ => {}
+        }
+    }
     let upstream =
         attributes.values().find_map(|fields| fields.fields.get("upstream.address")).and_then(|value| {
             match value.kind.as_ref() {
@@ -128,7 +134,18 @@ fn response_head(headers: &HttpHeaders, attributes: &HashMap<String, Struct>) ->
                 _ => None,
             }
         });
-    ResponseHead { status, upstream }
+    ResponseHead { status, upstream, retry_after }
+}
+
+/// What `retry-after` says, in either of its forms: seconds, or a date.
+fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
+    match text.trim().parse() {
+        Ok(seconds) => Some(Duration::from_secs(seconds)),
+        // A date that has passed says that it is time.
+        Err(_) => {
+            httpdate::parse_http_date(text.trim()).ok().map(|at| at.duration_since(now).unwrap_or_default())
+        }
+    }
 }
 
 #[cfg(test)]
@@ -211,7 +228,26 @@ mod tests {
         let value = envoy_types::pb::google::protobuf::Value { kind: Some(text) };
         fields.fields.insert("upstream.address".into(), value);
         let attributes = HashMap::from([("envoy.filters.http.ext_proc".to_owned(), fields)]);
-        let head = response_head(&headers(&[(":status", "200")]), &attributes);
-        assert_eq!(head, ResponseHead { status: 200, upstream: Some(([10, 0, 0, 7], 8000).into()) });
+        let head = response_head(&headers(&[(":status", "503"), ("retry-after", "7")]), &attributes);
+        let (upstream, retry_after) = (Some(([10, 0, 0, 7], 8000).into()), Some(Duration::from_secs(7)));
+        assert_eq!(head, ResponseHead { status: 503, upstream, retry_after });
+    }
+
+    #[test]
+    fn retry_after_is_read_in_both_forms_and_never_guessed() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_700);
+        for (text, seconds) in [
+            ("120", Some(120)),
+            (" 0 ", Some(0)),
+            ("Sun, 06 Nov 1994 08:49:37 GMT", Some(77)),
+            ("Sun, 06 Nov 1994 08:00:00 GMT", Some(0)),
+            ("-1", None),
+            ("1.5", None),
+            ("soon", None),
+            ("", None),
+            ("99999999999999999999999", None),
+        ] {
+            assert_eq!(retry_after(text, now), seconds.map(Duration::from_secs), "{text:?}");
+        }
     }
 }

@@ -9,6 +9,9 @@
 )]
 
 mod edges;
+mod engine;
+mod picks;
 mod play;
 mod reports;
+mod signals;
 mod streams;

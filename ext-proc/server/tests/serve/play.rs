@@ -22,6 +22,8 @@ use tonic::{Status, Streaming};
 
 pub(crate) const CHAT: &str = r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}"#;
 const LONG: usize = 64 << 20;
+const POOLS: &str = "[{name: a, models: [m], strategy: round_robin}, {name: empty, models: [none]}]";
+const ENDPOINTS: &str = "{a: [{address: \"127.0.0.1:9001\"}, {address: \"127.0.0.1:9002\"}]}";
 
 /// A running service with its own state folder.
 pub(crate) struct Served {
@@ -38,26 +40,31 @@ fn free() -> SocketAddr {
 
 impl Served {
     pub(crate) async fn start(more: &str) -> Self {
-        Self::prepare("", more).await
+        Self::prepare("", POOLS, ENDPOINTS, more).await
+    }
+
+    /// With pools and endpoints of its own: YAML in flow style.
+    pub(crate) async fn start_pools(pools: &str, endpoints: &str, more: &str) -> Self {
+        Self::prepare("", pools, endpoints, more).await
     }
 
     /// With one more member of `listen`.
     pub(crate) async fn start_with(listen: &str) -> Self {
-        Self::prepare(&format!(", {listen}"), "").await
+        Self::prepare(&format!(", {listen}"), POOLS, ENDPOINTS, "").await
     }
 
-    async fn prepare(listen: &str, more: &str) -> Self {
+    async fn prepare(listen: &str, pools: &str, endpoints: &str, more: &str) -> Self {
         let dir = tempfile::tempdir().expect("dir");
         let (grpc, admin) = (free(), free());
         let config = format!(
             "listen: {{grpc: [\"{grpc}\", \"unix:{0}/s.sock\"], admin: \"{admin}\"{listen}}}\nstate_dir: {0}/state\n\
-             pools: [{{name: a, models: [m], strategy: round_robin}}, {{name: empty, models: [none]}}]\n\
+             pools: {pools}\n\
              endpoints: {{file: {0}/endpoints.yaml}}\n{more}",
             dir.path().display()
         );
         std::fs::write(dir.path().join("tokenweir.yaml"), config).expect("config");
-        let endpoints = "pools: {a: [{address: \"127.0.0.1:9001\"}, {address: \"127.0.0.1:9002\"}]}\n";
-        std::fs::write(dir.path().join("endpoints.yaml"), endpoints).expect("endpoints");
+        std::fs::write(dir.path().join("endpoints.yaml"), format!("pools: {endpoints}\n"))
+            .expect("endpoints");
         let path = dir.path().to_owned();
         let child = spawn(&path);
         let served = Self { child, dir: path, grpc, admin, _keep: Some(dir) };
@@ -109,15 +116,25 @@ impl Served {
         text.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect()
     }
 
-    pub(crate) async fn metric(&self, name: &str) -> f64 {
+    /// What the admin port answers.
+    pub(crate) async fn get(&self, path: &str) -> String {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let mut socket = tokio::net::TcpStream::connect(self.admin).await.expect("admin");
-        socket
-            .write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-            .await
-            .expect("ask");
+        let ask = format!("GET {path} HTTP/1.0\r\nhost: x\r\n\r\n");
+        socket.write_all(ask.as_bytes()).await.expect("ask");
         let mut text = String::new();
         socket.read_to_string(&mut text).await.expect("answer");
+        text.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).expect("a head")
+    }
+
+    /// A page of the admin port that is JSON.
+    pub(crate) async fn json(&self, path: &str) -> serde_json::Value {
+        serde_json::from_str(&self.get(path).await).expect("JSON")
+    }
+
+    /// The sum of all series whose line begins with `name`.
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
+        let text = self.get("/metrics").await;
         let value =
             |line: &str| line.rsplit(' ').next().and_then(|n| n.parse::<f64>().ok()).unwrap_or_default();
         text.lines().filter(|line| line.starts_with(name)).map(value).sum()
@@ -186,11 +203,17 @@ impl Stream {
     }
 
     pub(crate) async fn response_headers(&mut self, upstream: &str) {
-        let kind = Some(Kind::StringValue(upstream.to_owned()));
-        let fields = Struct { fields: [("upstream.address".to_owned(), Value { kind })].into() };
+        self.response(Some(upstream), &[(":status", "200")]).await;
+    }
+
+    /// Response headers from `upstream`; `None`: no endpoint was reached.
+    pub(crate) async fn response(&mut self, upstream: Option<&str>, headers: &[(&str, &str)]) {
+        let value = |text: &str| Value { kind: Some(Kind::StringValue(text.to_owned())) };
+        let fields = upstream.map(|upstream| ("upstream.address".to_owned(), value(upstream)));
+        let attributes = Struct { fields: fields.into_iter().collect() };
         let message = ProcessingRequest {
-            attributes: [("envoy.filters.http.ext_proc".to_owned(), fields)].into(),
-            request: Some(Request::ResponseHeaders(http_headers(&[(":status", "200")]))),
+            attributes: [("envoy.filters.http.ext_proc".to_owned(), attributes)].into(),
+            request: Some(Request::ResponseHeaders(http_headers(headers))),
             ..Default::default()
         };
         self.send_message(message).await;
@@ -205,10 +228,15 @@ impl Stream {
 
     /// The verdict of a whole buffered request.
     pub(crate) async fn verdict(&mut self) -> ProcessingResponse {
+        self.verdict_on(CHAT).await
+    }
+
+    /// The verdict of a whole buffered chat request with this body.
+    pub(crate) async fn verdict_on(&mut self, body: &str) -> ProcessingResponse {
         self.headers("/v1/chat/completions").await;
         let proceed = self.reply().await.expect("open").expect("a reply");
         assert!(matches!(proceed.response, Some(Response::RequestHeaders(_))));
-        self.body(CHAT.as_bytes(), true).await;
+        self.body(body.as_bytes(), true).await;
         self.reply().await.expect("open").expect("a reply")
     }
 }
@@ -232,5 +260,16 @@ pub(crate) fn metadata(reply: &ProcessingResponse, namespace: &str, key: &str) -
     match &inner.fields.get(key)?.kind {
         Some(Kind::StringValue(text)) => Some(text.clone()),
         _ => None,
+    }
+}
+
+/// Status and body of an immediate response.
+pub(crate) fn immediate(reply: &ProcessingResponse) -> (i32, String) {
+    match &reply.response {
+        Some(Response::ImmediateResponse(immediate)) => {
+            let status = immediate.status.as_ref().expect("a status").code;
+            (status, String::from_utf8(immediate.body.clone()).expect("text"))
+        }
+        other => panic!("not an immediate response: {other:?}"),
     }
 }

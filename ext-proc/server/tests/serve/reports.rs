@@ -9,7 +9,7 @@ use proto_tokenweir::v1::{
 
 use crate::play::{Served, Stream, metadata};
 
-async fn report(served: &Served, events: Vec<UsageEvent>) -> Result<ReportAck, tonic::Status> {
+pub(crate) async fn report(served: &Served, events: Vec<UsageEvent>) -> Result<ReportAck, tonic::Status> {
     let mut client = tonic::client::Grpc::new(served.channel().await);
     client.ready().await.expect("ready");
     let batch =
