@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::suite::{Suites, cargo, command, run};
-use crate::{demo, e2e, parts, tidy};
+use crate::{bench, demo, e2e, parts, tidy};
 
 pub(crate) fn gate(full: bool) -> Result<()> {
     let mut suites = Suites::default();

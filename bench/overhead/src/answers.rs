@@ -1,7 +1,11 @@
 //! What the instant upstream answers, and what a client must get: fixed bytes, so that checking an answer is comparing it.
 
+use std::time::Duration;
+
 /// `chat.completion` and streams carry these counts.
 const PROMPT_TOKENS: u64 = 1_000;
+/// Time between two events of a paced stream.
+pub(crate) const PACE: Duration = Duration::from_millis(1);
 /// Words that streamed events carry, in turn.
 const WORDS: [&str; 8] = [" the", " water", " goes", " where", " the", " weir", " lets", " it"];
 
@@ -12,6 +16,8 @@ pub(crate) enum Form {
     Whole,
     /// SSE with this many content events, written as fast as the connection takes them.
     Stream(usize),
+    /// The same, one event a tick of [`PACE`], as engines send them: each is a chunk of its own wherever it passes.
+    Paced(usize),
     /// The beginning of a stream that never goes on.
     Held,
 }
@@ -22,6 +28,7 @@ impl Form {
         match self {
             Self::Whole => "whole".to_owned(),
             Self::Stream(events) => format!("stream={events}"),
+            Self::Paced(events) => format!("paced={events}"),
             Self::Held => "held".to_owned(),
         }
     }
@@ -31,7 +38,15 @@ impl Form {
         match text {
             b"whole" => Some(Self::Whole),
             b"held" => Some(Self::Held),
-            _ => std::str::from_utf8(text.strip_prefix(b"stream=")?).ok()?.parse().ok().map(Self::Stream),
+            _ => {
+                let (name, events) = std::str::from_utf8(text).ok()?.split_once('=')?;
+                let events = events.parse().ok()?;
+                match name {
+                    "stream" => Some(Self::Stream(events)),
+                    "paced" => Some(Self::Paced(events)),
+                    _ => None,
+                }
+            }
         }
     }
 }

@@ -79,7 +79,7 @@ fn text(body: &mut String, end: usize, rng: &mut Rng) {
 pub(crate) fn exchanges(host: &str, bytes: usize, form: Form, usage_seen: bool, seed: u64) -> Vec<Exchange> {
     let answer = Arc::new(match form {
         Form::Whole => Expected::whole(answers::whole()),
-        Form::Stream(events) => Expected::stream(&answers::stream(events, usage_seen)),
+        Form::Stream(events) | Form::Paced(events) => Expected::stream(&answers::stream(events, usage_seen)),
         Form::Held => Expected::stream(&answers::stream(1, usage_seen)),
     });
     let exchange = |n: usize| {

@@ -137,6 +137,13 @@ impl Results {
         cpu_s * 1e6 / answers as f64
     }
 
+    /// Events that pass for each second of Envoy's CPU, over all rounds together.
+    pub(crate) fn events_per_envoy_cpu_s(&self, case: &str, kind: Kind) -> f64 {
+        let runs = self.of(case, kind);
+        let cpu_s: f64 = runs.iter().map(|run| run.load.usage[0].cpu_s).sum();
+        runs.iter().map(|run| run.load.events).sum::<u64>() as f64 / cpu_s
+    }
+
     /// Median of Envoy's memory at the end of a round, under load, MiB.
     pub(crate) fn envoy_mib(&self, case: &str, kind: Kind) -> f64 {
         median(&self.of(case, kind).iter().map(|run| run.load.usage[0].resident_mib).collect::<Vec<_>>())

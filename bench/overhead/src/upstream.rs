@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::LocalSet;
 
-use crate::answers::{self, Form, METRICS, MODELS};
+use crate::answers::{self, Form, METRICS, MODELS, PACE};
 use crate::setups::listen;
 
 /// The request header that names a [`Form`].
@@ -107,6 +107,13 @@ async fn connection(mut socket: TcpStream, shelf: &Shelf, whole: &[u8]) -> Resul
                     socket.write_all(piece).await?;
                     // One event of each stream in turn, as an engine's steps give them.
                     tokio::task::yield_now().await;
+                }
+            }
+            Some(Form::Paced(events)) => {
+                let mut ticks = tokio::time::interval(PACE);
+                for piece in shelf.stream(events, request.usage).iter() {
+                    ticks.tick().await;
+                    socket.write_all(piece).await?;
                 }
             }
             Some(Form::Held) => {
