@@ -173,7 +173,7 @@ def chat_tool_answered(c: Context) -> None:
     c.saw("chat_completions", answer.usage)
 
 
-@case("sim", "vllm")
+@case("vllm")
 def chat_structured(c: Context) -> None:
     schema = {"name": "reading", "strict": True, "schema": READING}
     answer = c.openai().chat.completions.create(
@@ -183,7 +183,7 @@ def chat_structured(c: Context) -> None:
     c.saw("chat_completions", answer.usage)
 
 
-@case("sim", "vllm")
+@case("vllm")
 def chat_parsed(c: Context) -> None:
     answer = c.openai().chat.completions.parse(model=MODEL, messages=QUESTION, response_format=Reading, **RESTLESS)
     reading = answer.choices[0].message.parsed
@@ -191,7 +191,7 @@ def chat_parsed(c: Context) -> None:
     c.saw("chat_completions", answer.usage)
 
 
-@case("sim", "vllm")
+@case("vllm")
 def chat_parsed_streamed(c: Context) -> None:
     with c.openai().chat.completions.stream(
         model=MODEL,
@@ -288,7 +288,7 @@ def responses_stream_helper(c: Context) -> None:
     c.saw("responses", answer.usage)
 
 
-@case("sim", "vllm")
+@case("vllm")
 def responses_parsed(c: Context) -> None:
     answer = c.openai().responses.parse(
         model=MODEL, input="How much?", text_format=Reading, max_output_tokens=300, extra_body={"presence_penalty": 2}
@@ -297,7 +297,7 @@ def responses_parsed(c: Context) -> None:
     c.saw("responses", answer.usage)
 
 
-@case("small", "sim")
+@case("small")
 def embeddings(c: Context) -> None:
     answer = c.openai().embeddings.create(model=MODEL, input=["The weir", "The mill"])
     assert [one.index for one in answer.data] == [0, 1] and len(answer.data[0].embedding) > 1

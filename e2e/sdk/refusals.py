@@ -184,7 +184,7 @@ def retries(c: Context) -> None:
     c.saw("chat_completions", raw.parse().usage)
 
 
-@case("small", "sim", group="faults")
+@case("small", group="faults")
 def engine_errors(c: Context) -> None:
     """A draining engine's 500 and a full queue's 503, from every engine of the pool."""
     for fault, status in (("draining", 500), ("queue-full", 503)):

@@ -12,11 +12,13 @@ pub mod play;
 pub mod pump;
 pub mod refusal;
 mod serve;
+mod store;
 pub mod text;
 
 pub use books::{Books, Entry, Outcome};
 pub use control::{Cache, Fault, Script, Settings};
 
+use self::store::Store;
 use anyhow::{Context, Result};
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -34,6 +36,7 @@ pub struct State {
     settings: Mutex<Settings>,
     books: Mutex<Books>,
     cache: Mutex<HashSet<u64>>,
+    store: Mutex<Store>,
     /// Whether answers that were told to wait may go on.
     released: watch::Sender<bool>,
 }
@@ -49,6 +52,10 @@ impl State {
 
     pub(crate) fn gate(&self) -> watch::Receiver<bool> {
         self.released.subscribe()
+    }
+
+    pub(crate) fn store(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn cache(&self) -> MutexGuard<'_, HashSet<u64>> {
@@ -78,6 +85,7 @@ impl Engine {
             settings: Mutex::new(Settings::default()),
             books: Mutex::new(Books::default()),
             cache: Mutex::new(HashSet::new()),
+            store: Mutex::new(Store::default()),
             released: watch::channel(false).0,
         };
         let mut engine = Self { address, state: Arc::new(state), running: None };
@@ -92,9 +100,10 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Refuses new connections and cuts the open ones, as a killed engine does.
+    /// Refuses new connections and cuts the open ones, as a killed engine does. The responses that it kept are lost.
     pub fn refuse(&mut self) {
         self.running = None;
+        *self.state.store() = Store::default();
     }
 
     /// Listens (again) on its address.

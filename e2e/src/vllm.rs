@@ -9,13 +9,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
 use std::time::Duration;
 
 /// It loads for 20 s on a machine with nothing else to do.
 pub const READY_LIMIT: Duration = Duration::from_secs(400);
-/// vLLM's own grace at its end.
-pub const END_LIMIT: Duration = Duration::from_secs(90);
 /// A model of random weights writes white space for ever where a grammar allows it.
 const GRAMMAR: &str = r#"{"backend": "xgrammar", "disable_any_whitespace": true}"#;
 
@@ -124,13 +121,16 @@ impl Vllm {
         self.process.as_ref().context("this engine is not running")?.signal(Signal::TERM)
     }
 
-    /// Waits until it has ended by itself.
-    pub async fn ended(&mut self) -> Result<ExitStatus> {
+    /// Whether it ended by itself within `grace`. If not, it is killed.
+    pub async fn ended_within(&mut self, grace: Duration) -> Result<bool> {
         let mut process = self.process.take().context("this engine is not running")?;
         let rest = family(process.id());
-        let status = process.wait(END_LIMIT).await;
+        let ended = process.wait(grace).await.is_ok();
+        if !ended {
+            process.kill()?;
+        }
         rest.into_iter().for_each(kill);
-        status
+        Ok(ended)
     }
 
     /// SIGKILL to all its processes, as a container runtime does. vLLM's own workers would outlive their parent.

@@ -109,8 +109,8 @@ async fn a_clean_close_lets_nothing_pass() {
             let builder = if filter { builder } else { builder.without_filter() };
             let harness = builder.start().await.unwrap();
             let bodiless = !matches!(close, Close::OnBody | Close::AfterBody);
-            for call in [Some(chat_call(2)), bodiless.then(|| Call::get("/v1/models"))].into_iter().flatten()
-            {
+            let gets = ["/v1/models", "/v1/responses/resp_1"].map(|path| bodiless.then(|| Call::get(path)));
+            for call in [Some(chat_call(2))].into_iter().chain(gets).flatten() {
                 let reply = harness.send(call.within(Duration::from_secs(5))).await.unwrap();
                 assert_eq!(reply.status, 503, "{close:?}: {}", reply.text());
                 assert_eq!(reply.text() == "no verdict (route)\n", !filter, "{close:?}: {}", reply.text());
@@ -125,7 +125,7 @@ async fn a_clean_close_lets_nothing_pass() {
 /// A panic in each phase: an error for that request, no bypass, and the service goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_panic_lets_nothing_pass() {
-    for phase in ["await_headers", "await_body", "await_answer", "await_response"] {
+    for phase in ["await_headers", "await_body", "await_stored", "await_answer", "await_response"] {
         let binary = parts::tokenweir_with_faults().unwrap();
         let fault = format!("panic:{phase}");
         let builder = Harness::builder().service(move |service| {
@@ -135,7 +135,9 @@ async fn a_panic_lets_nothing_pass() {
         let mut harness = builder.start().await.unwrap();
         let mut statuses = Vec::new();
         for _ in 0..5 {
-            statuses.push(harness.send(chat_call(2)).await.unwrap().status);
+            let cancel = Call::post("/v1/responses/resp_1/cancel", "{}");
+            let call = if phase == "await_stored" { cancel } else { chat_call(2) };
+            statuses.push(harness.send(call).await.unwrap().status);
         }
         assert_eq!(harness.reached().1, 0, "{phase}");
         let struck = harness.service().unwrap().metrics().await.unwrap().sum("tokenweir_panics_total", &[]);

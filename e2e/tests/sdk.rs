@@ -11,9 +11,9 @@ use std::time::Duration;
 const SETTLED: Duration = Duration::from_secs(20);
 
 /// Plays the groups, and holds what the SDKs saw against the records.
-async fn agree(harness: &mut Harness, groups: &[&str]) -> usize {
+async fn agree(harness: &mut Harness, engine: &str, groups: &[&str]) -> usize {
     let (address, dir) = (harness.address(), harness.dir());
-    let played = sdk::play(address, &dir, "small", groups).await.unwrap();
+    let played = sdk::play(address, &dir, engine, groups).await.unwrap();
     let count = sdk::exchanges(&played);
     let service = harness.service().unwrap();
     let log =
@@ -29,8 +29,32 @@ async fn agree(harness: &mut Harness, groups: &[&str]) -> usize {
 #[ignore = "cargo xtask e2e sdk"]
 async fn answers_are_what_the_sdks_expect_and_are_recorded_as_they_saw_them() {
     let mut harness = Harness::builder().start().await.unwrap();
-    let played = agree(&mut harness, &["answers"]).await;
+    let played = agree(&mut harness, "small", &["answers"]).await;
     assert!(played >= 20, "{played} cases only");
+}
+
+/// The same against two simulated vLLM engines, which call tools, know logprobs and take their time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "cargo xtask e2e sdk"]
+async fn the_same_against_the_simulator() {
+    let config = bench_engine::EngineConfig {
+        max_model_len: 4096,
+        // As long as it was asked to be.
+        answer_tokens: 2000..=2000,
+        ..bench_engine::EngineConfig::default()
+    };
+    let engines: Vec<_> = (0..2).map(|_| bench_engine::Engine::start(config.clone()).unwrap()).collect();
+    let addresses = engines.iter().map(bench_engine::Engine::address).collect();
+    let mut harness = Harness::builder()
+        .config(|config| config["pools"] = json!([{"name": "a", "models": ["tiny-llama"], "engine": "vllm"}]))
+        .endpoints(vec![("a".to_owned(), addresses)])
+        .start()
+        .await
+        .unwrap();
+    let played = agree(&mut harness, "sim", &["answers", "refusals", "leaving"]).await;
+    assert!(played >= 30, "{played} cases only");
+    let books: Vec<_> = engines.iter().map(bench_engine::Engine::books).collect();
+    assert!(books.iter().all(|books| books.entries().len() > 5), "one engine served everything");
 }
 
 /// Errors of the gateway and of the engine are the SDKs' own exceptions. What the gateway refused is no exchange.
@@ -42,7 +66,7 @@ async fn errors_are_the_sdks_own_exceptions() {
         .start()
         .await
         .unwrap();
-    agree(&mut harness, &["refusals", "limits", "faults"]).await;
+    agree(&mut harness, "small", &["refusals", "limits", "faults"]).await;
 }
 
 /// A gateway without a default tenant answers 401 to who names none.
@@ -54,7 +78,7 @@ async fn who_names_no_tenant_gets_an_authentication_error() {
         .start()
         .await
         .unwrap();
-    agree(&mut harness, &["nobody"]).await;
+    agree(&mut harness, "small", &["nobody"]).await;
     assert_eq!(harness.reached().0, 0);
 }
 
@@ -63,7 +87,7 @@ async fn who_names_no_tenant_gets_an_authentication_error() {
 #[ignore = "cargo xtask e2e sdk"]
 async fn timeouts_and_cancelled_streams_are_recorded_as_such() {
     let mut harness = Harness::builder().start().await.unwrap();
-    agree(&mut harness, &["leaving"]).await;
+    agree(&mut harness, "small", &["leaving"]).await;
     let service = harness.service().unwrap();
     let idle = wait_for("nothing in flight", SETTLED, async || {
         let metrics = service.metrics().await.ok()?;

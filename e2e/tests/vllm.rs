@@ -30,14 +30,18 @@ const SETTLED: Duration = Duration::from_secs(60);
 struct Stage {
     harness: Harness,
     engines: [Vllm; 2],
+    /// The engines' logs.
+    _dir: tempfile::TempDir,
 }
 
 impl Stage {
     async fn start() -> Self {
-        let dir = tempfile::Builder::new().prefix("tokenweir-vllm-").tempdir().unwrap().keep();
+        let dir = tempfile::Builder::new().prefix("tokenweir-vllm-").tempdir().unwrap();
         // The first drains when it is asked to end; the second does not.
-        let mut engines =
-            [Vllm::start(&dir, 0, &restarts::DRAINS).unwrap(), Vllm::start(&dir, 1, &[]).unwrap()];
+        let mut engines = [
+            Vllm::start(dir.path(), 0, &restarts::DRAINS).unwrap(),
+            Vllm::start(dir.path(), 1, &[]).unwrap(),
+        ];
         for engine in &mut engines {
             engine.ready().await.unwrap();
         }
@@ -47,7 +51,7 @@ impl Stage {
                 config["pools"] = json!([{"name": "a", "models": ["tiny-llama"], "engine": "vllm"}])
             })
             .endpoints(vec![("a".to_owned(), addresses)]);
-        Self { harness: harness.start().await.unwrap(), engines }
+        Self { harness: harness.start().await.unwrap(), engines, _dir: dir }
     }
 
     fn service(&mut self) -> &mut Service {

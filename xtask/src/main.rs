@@ -60,6 +60,10 @@ enum Task {
 enum E2eSuite {
     /// Real Envoy, the service, the filter, engines.
     Envoy,
+    /// The same with the OpenAI and Anthropic Python SDKs as clients.
+    Sdk,
+    /// The same with two real vLLM engines on the CPU (3 GB on first use).
+    Vllm,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -74,6 +78,8 @@ fn main() -> anyhow::Result<()> {
         Task::Ci { full } => ci::gate(full),
         Task::Wasm => wasm::run(),
         Task::E2e { suite: E2eSuite::Envoy, full } => e2e::envoy(full),
+        Task::E2e { suite: E2eSuite::Sdk, full: _ } => e2e::sdk(),
+        Task::E2e { suite: E2eSuite::Vllm, full } => e2e::vllm(full),
         Task::Bench { bench: Bench::Overhead, json, quick } => bench::overhead(json.as_deref(), quick),
         Task::Tidy => tidy::check(),
     }

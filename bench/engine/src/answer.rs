@@ -78,7 +78,7 @@ impl Plan {
 
     /// The answer number `choice` to `prompt`.
     pub(crate) fn answer(&self, prompt: &[u32], choice: u32) -> Answer {
-        let seed = tokens::chain(u64::from(choice), prompt);
+        let seed = tokens::seed(prompt, choice);
         let (script, call) = match &self.call {
             Some((script, call)) => (script.clone(), Some(call.clone())),
             None => (String::new(), None),

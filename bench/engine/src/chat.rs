@@ -71,6 +71,13 @@ pub(crate) fn reasons(answer: &Answer, whole: bool) -> (&'static str, String) {
     (finish, answer.stop.as_deref().map_or("null".to_owned(), quoted))
 }
 
+/// Which tokens of which choice a chunk holds; with the reasons of its end, where these are the last.
+struct Piece<'a> {
+    at: usize,
+    tokens: &'a Range<u32>,
+    last: Option<(&'a str, &'a str)>,
+}
+
 /// Writes a stream of chunks.
 pub(crate) struct Chunks {
     /// An event up to the first choice.
@@ -126,16 +133,9 @@ impl Chunks {
     }
 
     /// One chunk of one choice. `delta` is complete.
-    fn chunk(
-        &self,
-        turn: &Turn,
-        at: usize,
-        delta: &str,
-        tokens: &Range<u32>,
-        last: Option<(&str, &str)>,
-        events: &mut Events,
-    ) {
-        let answer = &turn.answers[at];
+    fn chunk(&self, turn: &Turn, piece: &Piece<'_>, delta: &str, events: &mut Events) {
+        let Piece { at, tokens, last } = piece;
+        let answer = &turn.answers[*at];
         let mut out = String::with_capacity(self.head.len() + delta.len() + 128);
         out.push_str(&self.head);
         let _ = write!(out, "{{\"index\":{at},\"delta\":{delta},\"logprobs\":");
@@ -150,7 +150,7 @@ impl Chunks {
             }
         }
         if turn.token_ids {
-            let _ = write!(out, ",\"token_ids\":{}}}]", ids(answer, tokens.clone()));
+            let _ = write!(out, ",\"token_ids\":{}}}]", ids(answer, (*tokens).clone()));
         } else {
             out.push_str(",\"token_ids\":null}]");
         }
@@ -173,7 +173,7 @@ impl Chunks {
                 self.call_ids[at],
                 quoted(&call.name)
             );
-            self.chunk(turn, at, &delta, tokens, None, events);
+            self.chunk(turn, &Piece { at, tokens, last: None }, &delta, events);
         }
         let (from, to) = (place.start.max(call.arguments.start), place.end.min(call.arguments.end));
         if from < to {
@@ -181,7 +181,7 @@ impl Chunks {
             let delta = format!(
                 r#"{{"content":null,"tool_calls":[{{"index":0,"function":{{"arguments":{text}}}}}]}}"#
             );
-            self.chunk(turn, at, &delta, tokens, None, events);
+            self.chunk(turn, &Piece { at, tokens, last: None }, &delta, events);
         }
     }
 
@@ -219,7 +219,7 @@ impl Writer for Chunks {
         if answer.call.is_some() {
             self.call(turn, at, &tokens, events);
             if finished {
-                self.chunk(turn, at, "{}", &(tokens.end..tokens.end), last, events);
+                self.chunk(turn, &Piece { at, tokens: &(tokens.end..tokens.end), last }, "{}", events);
             }
             return;
         }
@@ -232,7 +232,7 @@ impl Writer for Chunks {
             quote(&text, &mut delta);
             delta.push('}');
         }
-        self.chunk(turn, at, &delta, &tokens, last, events);
+        self.chunk(turn, &Piece { at, tokens: &tokens, last }, &delta, events);
     }
 
     fn end(&mut self, turn: &Turn, progress: &[Progress], events: &mut Events) {
@@ -250,7 +250,8 @@ impl Writer for Chunks {
         }
         for (at, one) in progress.iter().enumerate().filter(|(_, one)| !one.finished) {
             let none = one.generated..one.generated;
-            self.chunk(turn, at, "{}", &none, Some(("\"abort\"", "null")), events);
+            let aborted = Piece { at, tokens: &none, last: Some(("\"abort\"", "null")) };
+            self.chunk(turn, &aborted, "{}", events);
         }
         self.end(turn, progress, events);
     }

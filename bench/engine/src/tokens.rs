@@ -33,7 +33,7 @@ pub fn pack(bytes: &[u8]) -> u32 {
         [a] => ONE + u32::from(a),
         [a, b] => TWO + (u32::from(a) << 8 | u32::from(b)),
         [a, b, c] => THREE + (u32::from(a) << 16 | u32::from(b) << 8 | u32::from(c)),
-        [a, b, c, d] => FOUR + (u32::from(a) << 21 | u32::from(b) << 14 | u32::from(c) << 7 | u32::from(d)),
+        [a, b, c, d] => FOUR + pack_plain(u32::from_be_bytes([a, b, c, d])),
         _ => 0,
     }
 }
@@ -43,9 +43,16 @@ pub fn encode(text: &str, out: &mut Vec<u32>) {
     let mut rest = text.as_bytes();
     out.reserve(rest.len() / 4 + 1);
     while !rest.is_empty() {
+        rest = encode_plain(rest, out);
+        if rest.is_empty() {
+            return;
+        }
         let plain = match rest.first_chunk::<4>() {
-            // The usual case: four plain bytes.
-            Some(four) if four.iter().all(|&byte| byte < 0x80 && byte != b'\n' && byte != b'<') => 4,
+            Some(four) if is_plain(u32::from_be_bytes(*four)) => {
+                out.push(FOUR + pack_plain(u32::from_be_bytes(*four)));
+                rest = &rest[4..];
+                continue;
+            }
             _ => {
                 if let Some(&(marker, id)) =
                     MARKERS.iter().find(|(marker, _)| rest.starts_with(marker.as_bytes()))
@@ -60,6 +67,34 @@ pub fn encode(text: &str, out: &mut Vec<u32>) {
         out.push(pack(&rest[..plain]));
         rest = &rest[plain..];
     }
+}
+
+/// Encodes plain bytes, eight tokens at once, which the compiler makes vectors of. Returns where that ends.
+fn encode_plain<'a>(mut rest: &'a [u8], out: &mut Vec<u32>) -> &'a [u8] {
+    while let Some(many) = rest.first_chunk::<32>() {
+        let mut words = [0; 8];
+        for (word, four) in words.iter_mut().zip(many.chunks_exact(4)) {
+            *word = u32::from_be_bytes([four[0], four[1], four[2], four[3]]);
+        }
+        if !words.iter().fold(true, |all, word| all & is_plain(*word)) {
+            break;
+        }
+        out.extend_from_slice(&words.map(|word| FOUR + pack_plain(word)));
+        rest = &rest[32..];
+    }
+    rest
+}
+
+/// Whether four bytes are ASCII, and neither a newline nor what a marker begins with.
+fn is_plain(word: u32) -> bool {
+    // Sets the high bit of some byte where one is zero.
+    let zero = |word: u32| word.wrapping_sub(0x0101_0101) & !word;
+    (word | zero(word ^ 0x0a0a_0a0a) | zero(word ^ 0x3c3c_3c3c)) & 0x8080_8080 == 0
+}
+
+/// Four bytes of seven bits as one number.
+fn pack_plain(word: u32) -> u32 {
+    (word & 0x7f) | (word >> 1 & 0x3f80) | (word >> 2 & 0x1f_c000) | (word >> 3 & 0xfe0_0000)
 }
 
 /// Bytes of the first token of `rest`, which begins with no marker.
@@ -128,6 +163,16 @@ pub fn chain(parent: u64, tokens: &[u32]) -> u64 {
     })
 }
 
+/// Tokens at both ends of a prompt that its answer depends on.
+const SEEN: usize = 64;
+
+/// What the answer to `prompt` is drawn from: its ends and its length, so that long prompts cost no more than short ones.
+#[must_use]
+pub fn seed(prompt: &[u32], choice: u32) -> u64 {
+    let (first, last) = (&prompt[..prompt.len().min(SEEN)], &prompt[prompt.len().saturating_sub(SEEN)..]);
+    chain(chain(mix(u64::from(choice), prompt.len() as u64), first), last)
+}
+
 /// The bytes of token `index` of the answer of `seed`.
 #[must_use]
 pub fn piece(seed: u64, index: u32) -> &'static [u8; 4] {
@@ -152,6 +197,7 @@ mod tests {
         assert_eq!((chat[0], chat[chat.len() - 2]), (IM_START, IM_END));
         assert_eq!(decode(&chat), "<|im_start|>user\nhello<|im_end|>\n");
         // The parts of a chat encode as the whole does.
+        assert_eq!(tokens(&"a".repeat(64)), vec![pack(b"aaaa"); 16]);
         let parts = ["<|im_start|>", "user\n", "hello", "<|im_end|>", "\n"].map(tokens).concat();
         assert_eq!(chat, parts);
     }
@@ -165,7 +211,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reversible(text in "\\PC{0,40}|[a-z<|\\n]{0,40}") {
+        fn reversible(text in "\\PC{0,40}|[a-z<|\\n]{0,40}|[a-z ]{0,130}") {
             prop_assert_eq!(decode(&tokens(&text)), text);
         }
 

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use bench_engine::{Engine, EngineConfig};
 use e2e::client::{self, Call, Reply};
-use e2e::engine::Engine;
 use e2e::envoy::{Envoy, Options};
 use e2e::parts;
 use e2e::process::{Process, free_port, wait_for};
@@ -59,8 +59,10 @@ enum Engines {
 impl Engines {
     async fn start(vllm: bool, dir: &Path) -> Result<Self> {
         if !vllm {
-            let engines = ["one", "two"].into_iter().map(Engine::start).collect::<Result<Vec<_>>>()?;
-            return Ok(Self::Sim(engines));
+            let preset = EngineConfig::preset("tiny").context("the preset of toy engines")?;
+            let config = |name: &str| EngineConfig { name: name.to_owned(), ..preset.clone() };
+            let engines = ["one", "two"].into_iter().map(|name| Engine::start(config(name)));
+            return Ok(Self::Sim(engines.collect::<std::io::Result<_>>()?));
         }
         println!("starting two vLLM engines on the CPU; this takes about half a minute");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("kits/vllm/up.sh");
@@ -105,9 +107,24 @@ impl Engines {
         }
     }
 
+    /// Holds a record against the newest entry in the books of the simulated engine that answered.
+    fn agree(&self, record: &Record) -> Result<()> {
+        let Self::Sim(engines) = self else { return Ok(()) };
+        let endpoint = record.endpoint.as_deref().unwrap_or_default();
+        let engine = engines.iter().find(|engine| engine.address().to_string() == endpoint);
+        let books = engine.with_context(|| format!("no engine listens on {endpoint:?}"))?.books();
+        let entry = books.entries().last().context("the engine has no request in its books")?;
+        let theirs = [entry.prompt_tokens, entry.generated_tokens, entry.cached_tokens].map(Some);
+        let ours = [record.usage.input, record.usage.output, record.usage.cached];
+        if ours != theirs {
+            bail!("recorded input, output and cached tokens {ours:?}; the engine counted {theirs:?}");
+        }
+        Ok(())
+    }
+
     fn addresses(&self) -> Vec<SocketAddr> {
         match self {
-            Self::Sim(engines) => engines.iter().map(|engine| engine.address).collect(),
+            Self::Sim(engines) => engines.iter().map(Engine::address).collect(),
             Self::Vllm(engines) => engines.iter().map(|(_, address)| *address).collect(),
         }
     }
@@ -125,7 +142,7 @@ impl Stage {
         let dir = tempfile::Builder::new().prefix("tokenweir-demo-").tempdir()?;
         let engines = Engines::start(vllm, dir.path()).await?;
         let mut service = Service::prepare(&dir.path().join("service"), false)?;
-        service.config["pools"] = json!([{"name": "a", "models": ["tiny-llama"], "strategy": "round_robin"}]);
+        service.config["pools"] = json!([{"name": "a", "models": ["tiny-llama"], "strategy": "least_work"}]);
         let endpoints = engines.addresses();
         service.write_endpoints(&[(
             "a".to_owned(),
@@ -156,6 +173,7 @@ impl Stage {
             })
             .await?;
         let record = log.newest().get(exchange.as_str()).copied().cloned().context("the record")?;
+        self.engines.agree(&record)?;
         let why =
             format!("{}, {}", id["strategy"].as_str().unwrap_or("?"), id["reason"].as_str().unwrap_or("?"));
         Ok((reply, record, why))

@@ -147,28 +147,26 @@ impl Reply {
         out
     }
 
-    /// The body, to be compared with a direct call's. With one choice every byte counts. With several, a choice that
-    /// finishes while others still generate doesn't get its `system_fingerprint` back (the filter would have to hold its
-    /// last event until the end), so that member is left out of the comparison.
+    /// The body, to be compared with a direct call's. With one choice every byte counts, but for the id of a response, which
+    /// the gateway gives. With several, a choice that finishes while others still generate doesn't get its
+    /// `system_fingerprint` back (the filter would have to hold its last event until the end), so that member is left out
+    /// of the comparison; vLLM writes it on the last chunk, or on the usage chunk when there is one.
     #[must_use]
     pub fn comparable(&self, choices: u64) -> String {
-        if choices <= 1 { self.text() } else { self.without_fingerprint() }
+        let text = without(&self.text(), "\"id\":\"resp_");
+        if choices <= 1 { text } else { without(&text, ",\"system_fingerprint\":\"") }
     }
+}
 
-    /// The body without `system_fingerprint`. vLLM writes it on the last chunk, or on the usage chunk when there is
-    /// one.
-    #[must_use]
-    fn without_fingerprint(&self) -> String {
-        let text = self.text();
-        let marker = ",\"system_fingerprint\":\"";
-        let mut out = String::with_capacity(text.len());
-        let mut rest = text.as_str();
-        while let Some(at) = rest.find(marker) {
-            out.push_str(&rest[..at]);
-            let value = &rest[at + marker.len()..];
-            rest = value.find('"').map_or("", |end| &value[end + 1..]);
-        }
-        out.push_str(rest);
-        out
+/// The text without what begins with `marker` and ends with the next quote.
+fn without(text: &str, marker: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(marker) {
+        out.push_str(&rest[..at]);
+        let value = &rest[at + marker.len()..];
+        rest = value.find('"').map_or("", |end| &value[end + 1..]);
     }
+    out.push_str(rest);
+    out
 }

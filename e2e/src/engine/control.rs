@@ -46,6 +46,8 @@ pub struct Settings {
     pub default_tokens: u64,
     /// Usage for everyone, as with `--enable-force-include-usage`.
     pub force_usage: bool,
+    /// Keeps responses, as with `VLLM_ENABLE_RESPONSES_API_STORE=1`.
+    pub keep_responses: bool,
 }
 
 impl Default for Settings {
@@ -57,6 +59,7 @@ impl Default for Settings {
             cache: Cache::Blocks,
             default_tokens: 16,
             force_usage: false,
+            keep_responses: false,
         }
     }
 }

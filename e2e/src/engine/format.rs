@@ -53,6 +53,18 @@ pub fn stream(job: &Job, cached: Cached) -> Vec<Piece> {
     }
 }
 
+/// The words of an answer, for the conversation that goes on from it.
+#[must_use]
+pub fn said(job: &Job) -> String {
+    responses::text(job)
+}
+
+/// A response that has no output yet, or never will.
+#[must_use]
+pub fn response_without_output(job: &Job, status: &str) -> String {
+    responses::unfinished(job, status)
+}
+
 /// The body of an answer that is not streamed.
 #[must_use]
 pub fn whole(job: &Job, cached: Cached) -> String {

@@ -59,8 +59,16 @@ pub struct Job {
     pub tool: Option<String>,
     /// The texts that are completed, one for each prompt of a batch.
     pub prompts: Vec<String>,
-    /// A function of the body but for `stream_options`.
+    /// A function of the body but for `stream_options` and `request_id`.
     pub seed: u64,
+    /// The id that the response is to have.
+    pub response_id: Option<String>,
+    /// The response to go on from.
+    pub previous: Option<String>,
+    /// Keep the response.
+    pub store: bool,
+    /// Answer before generating.
+    pub background: bool,
 }
 
 impl Job {
@@ -74,7 +82,8 @@ impl Job {
         }
         let mut value: Value =
             serde_json::from_slice(body).map_err(|error| Refusal::bad_json(anthropic, error.column()))?;
-        let options = value.as_object_mut().and_then(|object| object.remove("stream_options"));
+        let mut take = |name: &str| value.as_object_mut().and_then(|object| object.remove(name));
+        let (options, request_id) = (take("stream_options"), take("request_id"));
         let model = value.get("model").and_then(Value::as_str).unwrap_or("").to_owned();
         if !settings.models.contains(&model) {
             return Err(Refusal::unknown_model(anthropic, &model, &settings.models));
@@ -106,6 +115,10 @@ impl Job {
             n: number("n").unwrap_or(1).clamp(1, 64),
             tool: tool.and_then(Value::as_str).map(str::to_owned),
             seed: text::hash(value.to_string().as_bytes()),
+            response_id: request_id.as_ref().and_then(Value::as_str).map(str::to_owned),
+            previous: value.get("previous_response_id").and_then(Value::as_str).map(str::to_owned),
+            store: settings.keep_responses && value.get("store").and_then(Value::as_bool).unwrap_or(true),
+            background: value.get("background").and_then(Value::as_bool).unwrap_or(false),
         })
     }
 
@@ -123,6 +136,12 @@ impl Job {
             Kind::Chat | Kind::Completions => self.output * self.n * self.prompts.len() as u64,
             Kind::Responses | Kind::Messages => self.output,
         }
+    }
+
+    /// The id of the response that this makes.
+    #[must_use]
+    pub fn response_id(&self) -> String {
+        self.response_id.clone().unwrap_or_else(|| self.id("resp_"))
     }
 
     /// `chatcmpl-…` and the like.

@@ -74,6 +74,30 @@ impl Refusal {
     }
 
     #[must_use]
+    pub fn unknown_response(id: &str) -> Self {
+        let message = format!("Response with id '{id}' not found.");
+        Self::new(false, 404, "invalid_request_error", Some("response_id"), &message)
+    }
+
+    #[must_use]
+    pub fn not_in_background() -> Self {
+        let message = "Cannot cancel a synchronous response.";
+        Self::new(false, 400, "invalid_request_error", Some("response_id"), message)
+    }
+
+    #[must_use]
+    pub fn no_store() -> Self {
+        let message = "This vLLM engine does not support `store=True` and therefore does not support the background mode.";
+        Self::new(false, 400, "invalid_request_error", Some("background"), message)
+    }
+
+    #[must_use]
+    pub fn no_events(id: &str) -> Self {
+        let message = format!("Unknown response_id: {id} (parameter=response_id, value={id})");
+        Self::new(false, 400, "BadRequestError", Some("response_id"), &message)
+    }
+
+    #[must_use]
     pub fn unknown_path() -> Self {
         Self { status: 404, body: "{\"detail\":\"Not Found\"}".to_owned() }
     }

@@ -7,6 +7,7 @@ use super::format::{self, Cached, Piece};
 use super::job::{Job, Kind};
 use super::pump::{self, Account, Link, Outgoing, Tail};
 use super::refusal::Refusal;
+use super::store::Fetched;
 use super::{hostile, play, text};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
@@ -113,15 +114,17 @@ async fn answer(
         ("GET", "/v1/models") => respond(link, plain(200, format::models(&settings.models))),
         ("GET", "/health" | "/ping") => respond(link, plain(200, String::new())),
         ("GET", "/metrics") => {
-            let running = state.books().count(Outcome::Running).saturating_sub(1);
+            let running = state.books().count(Outcome::Running);
             let text = format!("vllm:num_requests_running{{engine=\"0\"}} {running}\n");
             respond(link, plain(200, text))
         }
-        ("POST", path) => match Kind::of(path) {
-            Some(kind) => post(kind, &head.headers, &body, &state, &settings, link).await,
+        ("POST", path) if let Some(kind) = Kind::of(path) => {
+            post(kind, &head.headers, &body, &state, &settings, link).await
+        }
+        (method, path) => match path.strip_prefix("/v1/responses/") {
+            Some(rest) => kept(method, rest, head.uri.query().unwrap_or_default(), &state, link),
             None => respond(link, Refusal::unknown_path()),
         },
-        _ => respond(link, Refusal::unknown_path()),
     })
 }
 
@@ -172,6 +175,24 @@ fn build(status: u16, content_type: &str, encoding: Option<&str>, body: Outgoing
     response
 }
 
+/// Requests for a response that was kept.
+fn kept(method: &str, rest: &str, query: &str, state: &State, link: Link) -> Response<Outgoing> {
+    let fetched = match (method, rest.strip_suffix("/cancel")) {
+        ("POST", Some(id)) => state.store().cancel(id).map(Fetched::Whole),
+        ("GET", None) => state.store().fetch(rest, query),
+        _ => Err(Refusal::unknown_path()),
+    };
+    match fetched {
+        Ok(Fetched::Whole(body)) => respond(link, Refusal { status: 200, body }),
+        Ok(Fetched::Events(pieces)) => {
+            link.account.update(|entry| entry.status = 200);
+            let body = Outgoing::new(pieces, Tail::End, Duration::ZERO, false, link, Outcome::Finished);
+            build(200, "text/event-stream; charset=utf-8", None, body)
+        }
+        Err(refusal) => respond(link, refusal),
+    }
+}
+
 async fn post(
     kind: Kind,
     headers: &HeaderMap,
@@ -196,7 +217,8 @@ async fn post(
         let body = Outgoing::new(pieces, Tail::End, script.interval, sized, link, Outcome::Finished);
         return build(capture.status, &capture.content_type, None, body);
     }
-    let job = match Job::parse(kind, headers, body, settings) {
+    let job = Job::parse(kind, headers, body, settings).and_then(|job| gone_on(job, state));
+    let job = match job {
         Ok(job) => job,
         Err(refusal) => return respond(link, refusal),
     };
@@ -222,14 +244,41 @@ async fn post(
         let body = Outgoing::new(pieces, Tail::Silence, script.interval, false, link, Outcome::Finished);
         return build(200, "text/event-stream", None, body);
     }
+    if kind == Kind::Responses && job.store && (job.background || job.stream) {
+        state.store().keep(&job, cached, script.interval);
+    }
+    if kind == Kind::Responses && job.background && !job.stream {
+        return respond(link, plain_queued(&job));
+    }
     if !job.stream {
         pump::generate(job.completion_tokens(), script.interval).await;
+        if kind == Kind::Responses && job.store {
+            state.store().keep(&job, cached, Duration::ZERO);
+        }
         let bytes = format::whole(&job, cached).into_bytes();
         let pieces = vec![Piece { bytes, output: job.completion_tokens() }];
         return finish(pieces, Tail::End, "application/json", true, &script, link);
     }
     let (pieces, tail) = with_fault(&job, cached, script.fault);
     finish(pieces, tail, "text/event-stream; charset=utf-8", false, &script, link)
+}
+
+fn plain_queued(job: &Job) -> Refusal {
+    Refusal { status: 200, body: format::response_without_output(job, "queued") }
+}
+
+/// The job, with the conversation that it goes on from.
+fn gone_on(mut job: Job, state: &State) -> Result<Job, Refusal> {
+    if job.kind != Kind::Responses {
+        return Ok(job);
+    }
+    if job.background && !job.store {
+        return Err(Refusal::no_store());
+    }
+    if let (Some(previous), Some(prompt)) = (&job.previous, job.prompts.first_mut()) {
+        prompt.insert_str(0, &state.store().conversation(previous)?);
+    }
+    Ok(job)
 }
 
 fn finish(

@@ -18,10 +18,10 @@ pub async fn are_found(stage: &mut Stage) {
     println!(
         "strategy         conversations: cached of prompt tokens      shared beginnings: cached of prompt tokens"
     );
-    for strategy in STRATEGIES {
+    for (run, strategy) in STRATEGIES.into_iter().enumerate() {
         restart_service(stage, Some(strategy)).await;
-        let (talk, talk_prompt) = conversations(stage, strategy).await;
-        let (share, share_prompt) = shared(stage, strategy).await;
+        let (talk, talk_prompt) = conversations(stage, run).await;
+        let (share, share_prompt) = shared(stage, run).await;
         println!("{strategy:<16} {talk:>26} of {talk_prompt:>6} {share:>36} of {share_prompt:>6}");
         cached.push((talk, share));
     }
@@ -62,10 +62,10 @@ async fn sums(stage: &mut Stage, tenant: &str, count: usize) -> (u64, u64) {
     (sum(|usage| usage.cached), sum(|usage| usage.input))
 }
 
-async fn conversations(stage: &mut Stage, strategy: &str) -> (u64, u64) {
-    let tenant = format!("talk-{strategy}");
+async fn conversations(stage: &mut Stage, run: usize) -> (u64, u64) {
+    let tenant = format!("talk-{run}");
     let mut talks: Vec<Vec<Value>> = (0..CONVERSATIONS)
-        .map(|n| vec![json!({"role": "system", "content": beginning(&format!("{strategy} talk {n}"))})])
+        .map(|n| vec![json!({"role": "system", "content": beginning(&format!("{run} talk {n}"))})])
         .collect();
     for turn in 0..TURNS {
         for talk in &mut talks {
@@ -78,11 +78,11 @@ async fn conversations(stage: &mut Stage, strategy: &str) -> (u64, u64) {
 }
 
 /// Each of seven beginnings with three questions, in turn.
-async fn shared(stage: &mut Stage, strategy: &str) -> (u64, u64) {
-    let tenant = format!("share-{strategy}");
+async fn shared(stage: &mut Stage, run: usize) -> (u64, u64) {
+    let tenant = format!("share-{run}");
     for turn in 0..TURNS {
         for n in 0..CONVERSATIONS {
-            let system = json!({"role": "system", "content": beginning(&format!("{strategy} share {n}"))});
+            let system = json!({"role": "system", "content": beginning(&format!("{run} share {n}"))});
             let question = json!({"role": "user", "content": format!("{} is my question", turn * 7 + n)});
             ask(stage, &tenant, &[system, question]).await;
         }

@@ -112,6 +112,13 @@ pub struct Inquiry {
     pub prompt_token_ids: u64,
     /// The most tokens that may be generated; `None`: the request doesn't say.
     pub output_tokens_max: Option<u64>,
+    /// The stored response that is asked for, or gone on from, by its id: only the endpoint that keeps it can serve. One
+    /// that is asked for names neither model nor pool; both are empty then.
+    pub stored: Option<String>,
+    /// The engine takes the id of its response from us: the grant has to name one.
+    pub names_response: bool,
+    /// The engine answers before it generates.
+    pub background: bool,
 }
 
 /// A decision.
@@ -126,10 +133,14 @@ pub enum Answer {
 /// Where a request goes; its place is reserved and its record open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
+    /// Pool of the endpoints.
+    pub pool: String,
     /// The pick, then those to try next; never empty.
     pub endpoints: Vec<SocketAddr>,
     /// The exchange token, sealed.
     pub token: String,
+    /// Id that the engine has to give its response.
+    pub response_id: Option<String>,
 }
 
 /// Why a request isn't dispatched.
@@ -139,10 +150,10 @@ pub enum Denial {
     NoneReady,
     /// Endpoints are ready, but none of them has the model loaded.
     NoneServes,
-    /// The only endpoint that could serve the request isn't there any more.
-    Gone,
     /// As many exchanges are open as this replica holds.
     Full,
+    /// No endpoint keeps the stored response (any more), or it is another tenant's: nobody is told which.
+    Gone,
 }
 
 /// What the exchange wants done, in order.

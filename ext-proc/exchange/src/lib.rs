@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! AwaitHeaders ─ request headers ─► AwaitBody ─ whole body ─► AwaitAnswer ─ granted ─► AwaitResponse ─ response headers ─► Done
-//!      └── rejected: an immediate response, Done ◄──┘               └─ denied                └─ held: Held ─ stream ends ─┘
+//!      │   └─ of a stored response ─► AwaitStored ─ body, if any ─┘  └─ denied             └─ held: Held ─ stream ends ─┘
+//!      └── rejected: an immediate response, Done ◄── any of them
 //! ```
 //!
 //! Pure: no I/O, no clock. Who may use which endpoint is asked for by an effect ([`Effect::Ask`]) and answered by an event

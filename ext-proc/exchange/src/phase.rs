@@ -1,16 +1,19 @@
 //! The phases of an exchange, one type each, and the step from one to the next.
 
-use std::net::SocketAddr;
+mod stored;
 
 use ext_proc_pick::Prefix;
-use proto_openai::{Api, Dialect, Edits, Plan, Route, Strip, UsageWish};
+use proto_openai::limits::RESPONSE_ID_BYTES_MAX;
+use proto_openai::{Api, BodyError, Dialect, Edits, FirstMember, Plan, Request, Route, Strip, UsageWish};
+
+use self::stored::AwaitStored;
 
 use crate::event::{
     Answer, BodyMode, Denial, Effect, Event, Finish, Grant, Inquiry, RequestHead, ResponseHead, StreamError,
 };
 use crate::prompt;
 use crate::reject::{Immediate, RejectReason};
-use crate::rules::{Rules, UsageMode};
+use crate::rules::{ModelRule, Rules, UsageMode};
 use crate::verdict::{Reply, Verdict};
 
 /// Proof that a stream may end with status OK: its verdict, or its immediate response, was made. Only this module can
@@ -25,6 +28,8 @@ pub enum Phase {
     AwaitHeaders(AwaitHeaders),
     /// The headers were good; the body is to come.
     AwaitBody(Box<AwaitBody>),
+    /// The headers name a stored response; a body that says nothing is to come.
+    AwaitStored(Box<AwaitStored>),
     /// The body was good; a decision is awaited.
     AwaitAnswer(Box<AwaitAnswer>),
     /// The verdict was given; the response is to come.
@@ -48,6 +53,7 @@ impl Phase {
         match self {
             Self::AwaitHeaders(_) => "await_headers",
             Self::AwaitBody(_) => "await_body",
+            Self::AwaitStored(_) => "await_stored",
             Self::AwaitAnswer(_) => "await_answer",
             Self::AwaitResponse(_) => "await_response",
             Self::Held => "held",
@@ -86,6 +92,10 @@ pub struct AwaitAnswer {
     pool: String,
     plan: Plan,
     edits: Option<Edits>,
+    /// Where the response's id goes, if the engine takes it from us.
+    named_at: Option<FirstMember>,
+    /// The stored response that decides where the request goes.
+    stored: Option<String>,
     head: RequestHead,
     body: Vec<u8>,
     trailers: bool,
@@ -104,6 +114,8 @@ pub fn step(phase: Phase, event: Event, rules: &Rules) -> Step {
         (Phase::AwaitHeaders(phase), Event::RequestHeaders(head)) => phase.headers(head, rules),
         (Phase::AwaitBody(phase), Event::RequestBody { chunk, end }) => phase.body(chunk, end, rules),
         (Phase::AwaitBody(phase), Event::RequestTrailers) => phase.whole(true, rules),
+        (Phase::AwaitStored(phase), Event::RequestBody { chunk, end }) => phase.body(chunk, end, rules),
+        (Phase::AwaitStored(phase), Event::RequestTrailers) => phase.trailers(),
         (Phase::AwaitAnswer(phase), Event::Answer(answer)) => phase.answer(answer, rules),
         (Phase::AwaitResponse(_), Event::ResponseHeaders(head)) => respond(head, rules),
         // Trailers come after the verdict in buffered mode.
@@ -152,6 +164,10 @@ impl AwaitHeaders {
     fn headers(self, head: RequestHead, rules: &Rules) -> Step {
         let api = match proto_openai::route(&head.method, &head.path) {
             Route::Body(api) => api,
+            Route::StoredResponse(id) => {
+                let id = id.to_owned();
+                return self.stored(id, head, rules);
+            }
             Route::Models => return immediate(Immediate::models(list_dialect(&head), rules)),
             Route::Model(name) => {
                 let dialect = list_dialect(&head);
@@ -261,6 +277,8 @@ impl AwaitBody {
         } else {
             Prefix::default()
         };
+        let stored = self.previous(&request, rule)?;
+        let named = rule.keeps_responses && self.api == Api::Responses;
         let inquiry = Inquiry {
             api: self.api,
             model,
@@ -272,12 +290,50 @@ impl AwaitBody {
             prompt_bytes: request.prompt.text_bytes,
             prompt_token_ids: request.prompt.token_ids,
             output_tokens_max: prompt::output_tokens_max(&request),
+            stored: stored.clone(),
+            names_response: named,
+            background: request.background,
         };
         let plan = Plan { api: self.api, stream: request.stream, strip };
         let pool = rule.pool.clone();
-        let phase =
-            AwaitAnswer { api: self.api, pool, plan, edits, head: self.head, body: self.body, trailers };
+        let phase = AwaitAnswer {
+            api: self.api,
+            pool,
+            plan,
+            edits,
+            named_at: named.then(|| request.first_member()),
+            stored,
+            head: self.head,
+            body: self.body,
+            trailers,
+        };
         Ok((phase, inquiry))
+    }
+
+    /// The stored response that the request goes on from, if an engine keeps it rather than a provider.
+    fn previous(&self, request: &Request<'_>, rule: &ModelRule) -> Result<Option<String>, RejectReason> {
+        if self.api != Api::Responses {
+            return Ok(None);
+        }
+        if !rule.keeps_responses {
+            // What a provider generates after its answer is paid for, and nobody would know for whom.
+            return if request.background { Err(RejectReason::Body(background_refused())) } else { Ok(None) };
+        }
+        let Some(id) = &request.session.previous_response_id else { return Ok(None) };
+        let id = id.decode();
+        if id.len() > RESPONSE_ID_BYTES_MAX {
+            return Err(RejectReason::UnknownResponse(id.into_owned()));
+        }
+        Ok(Some(id.into_owned()))
+    }
+}
+
+fn background_refused() -> BodyError {
+    BodyError {
+        message: "`background` must be false or absent for this model: what its provider generates after the answer \
+                  can't be counted. Use `stream` for a long response."
+            .into(),
+        param: Some("background"),
     }
 }
 
@@ -285,36 +341,48 @@ impl AwaitAnswer {
     fn answer(self, answer: Answer, rules: &Rules) -> Step {
         let dialect = self.api.dialect();
         match answer {
-            Answer::Granted(Grant { endpoints, token }) => {
-                let verdict = self.verdict(endpoints, token);
+            Answer::Granted(grant) => {
+                let verdict = self.verdict(grant);
                 let effects = vec![Effect::Reply(Reply::Verdict(verdict))];
                 (Phase::AwaitResponse(AwaitResponse(())), effects)
+            }
+            Answer::Denied(Denial::NoneReady) if self.stored.is_some() => {
+                reject(&RejectReason::ResponseAway, dialect, rules)
             }
             Answer::Denied(Denial::NoneReady) => reject(&RejectReason::NoneReady(self.pool), dialect, rules),
             Answer::Denied(Denial::NoneServes) => {
                 reject(&RejectReason::NoneServes(self.pool), dialect, rules)
             }
-            Answer::Denied(Denial::Gone) => reject(&RejectReason::Gone, dialect, rules),
+            Answer::Denied(Denial::Gone) => {
+                let id = self.stored.unwrap_or_default();
+                reject(&RejectReason::UnknownResponse(id), dialect, rules)
+            }
             Answer::Denied(Denial::Full) => reject(&RejectReason::Full, dialect, rules),
         }
     }
 
-    fn verdict(self, endpoints: Vec<SocketAddr>, token: String) -> Verdict {
-        let edited = self.edits.is_some();
-        let body = match &self.edits {
+    fn verdict(self, grant: Grant) -> Verdict {
+        let named = self.named_at.zip(grant.response_id).map(|(first, id)| first.name_response(&id));
+        let edits = match (self.edits, named) {
+            (Some(edits), Some(named)) => Some(edits.merge(named)),
+            (edits, named) => edits.or(named),
+        };
+        let edited = edits.is_some();
+        let body = match &edits {
             Some(edits) => edits.apply(&self.body),
             None => self.body,
         };
         Verdict {
-            pool: self.pool,
-            endpoints,
-            token,
+            pool: grant.pool,
+            endpoints: grant.endpoints,
+            token: grant.token,
             plan: self.plan,
             remove: self.head.remove,
             body,
             edited,
             had_length: self.head.content_length.is_some(),
             trailers: self.trailers,
+            bodiless: self.head.end,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Answers that the service gives itself: the one table of reasons → status, type, message, and the model list.
 
+use proto_openai::limits::RESPONSE_ID_BYTES_MAX;
 use proto_openai::{ApiError, BodyError, Dialect};
 use serde_json::{Value, json};
 
@@ -35,8 +36,10 @@ pub enum RejectReason {
     NoneReady(String),
     /// Endpoints of the pool are ready, but none of them has the model loaded.
     NoneServes(String),
-    /// The only endpoint that could serve the request isn't there any more.
-    Gone,
+    /// No endpoint keeps the response of this id for this tenant.
+    UnknownResponse(String),
+    /// The endpoint that keeps the response is not ready.
+    ResponseAway,
     /// As many exchanges are open as this replica holds.
     Full,
     /// Envoy is set to a body mode that can't work.
@@ -60,7 +63,8 @@ impl RejectReason {
             Self::BadTenant => "bad_tenant",
             Self::NoneReady(_) => "none_ready",
             Self::NoneServes(_) => "none_serves",
-            Self::Gone => "gone",
+            Self::UnknownResponse(_) => "unknown_response",
+            Self::ResponseAway => "response_away",
             Self::Full => "full",
             Self::BodyMode => "body_mode",
         }
@@ -73,7 +77,7 @@ impl RejectReason {
                 "NotFoundError",
                 "This path is not served here. Served are POST /v1/chat/completions, /v1/completions, /v1/responses, \
                  /v1/embeddings, /v1/messages, /v1/messages/count_tokens, /v1/rerank, /v1/score, /tokenize, /detokenize, \
-                 and GET /v1/models, /v1/models/{name}.",
+                 /v1/responses/{id}/cancel, and GET /v1/responses/{id}, /v1/models, /v1/models/{name}.",
             ),
             Self::WrongMethod(allow) => {
                 ApiError::new(405, "MethodNotAllowed", format!("This path takes {allow} only."))
@@ -117,10 +121,11 @@ impl RejectReason {
                     "No ready endpoint of pool `{pool}` has loaded the requested model. Try again later."
                 ),
             ),
-            Self::Gone => ApiError::new(
-                404,
-                "NotFoundError",
-                "What this request goes on from was kept by an endpoint that is gone. Send the whole conversation anew.",
+            Self::UnknownResponse(id) => unknown_response(id),
+            Self::ResponseAway => ApiError::new(
+                503,
+                "ServiceUnavailable",
+                "The engine that keeps this response is not ready. Try again later.",
             ),
             Self::Full => ApiError::new(
                 503,
@@ -134,6 +139,17 @@ impl RejectReason {
                  configuration says otherwise.",
             ),
         }
+    }
+}
+
+/// As vLLM words it, so that a client sees no difference between an engine that forgot and one that is gone.
+fn unknown_response(id: &str) -> ApiError {
+    let shown = id.get(..id.floor_char_boundary(RESPONSE_ID_BYTES_MAX)).unwrap_or_default();
+    ApiError {
+        status: 404,
+        kind: "invalid_request_error",
+        message: format!("Response with id '{shown}' not found."),
+        param: Some("response_id"),
     }
 }
 
@@ -169,7 +185,10 @@ impl Immediate {
         let error = reason.error(rules);
         let headers = match reason {
             RejectReason::WrongMethod(allow) => vec![("allow", (*allow).to_owned())],
-            RejectReason::NoneReady(_) | RejectReason::NoneServes(_) | RejectReason::Full => {
+            RejectReason::NoneReady(_)
+            | RejectReason::NoneServes(_)
+            | RejectReason::ResponseAway
+            | RejectReason::Full => {
                 vec![("retry-after", rules.retry_after_s.to_string())]
             }
             _ => Vec::new(),

@@ -29,6 +29,9 @@ pub struct ModelRule {
     pub usage: UsageMode,
     /// The pool's pick looks at what prompts begin with.
     pub prefix: bool,
+    /// Each engine keeps the responses that it made, under ids that we give (vLLM). False: a provider keeps them for all of
+    /// its endpoints, under ids of its own.
+    pub keeps_responses: bool,
 }
 
 /// How a tenant is known.

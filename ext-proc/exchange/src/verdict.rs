@@ -18,6 +18,7 @@ pub struct Verdict {
     pub(crate) edited: bool,
     pub(crate) had_length: bool,
     pub(crate) trailers: bool,
+    pub(crate) bodiless: bool,
 }
 
 impl Verdict {
@@ -76,6 +77,12 @@ impl Verdict {
         self.had_length
     }
 
+    /// The request has no body: the verdict is the reply to its headers.
+    #[must_use]
+    pub fn is_bodiless(&self) -> bool {
+        self.bodiless
+    }
+
     /// Trailers follow the body (full duplex: they need their own reply).
     #[must_use]
     pub fn has_trailers(&self) -> bool {
@@ -88,7 +95,8 @@ impl Verdict {
 pub enum Reply {
     /// To the request headers, in buffered mode: send the body.
     Proceed,
-    /// The verdict: to the body (buffered), or to headers, body and trailers at once (full duplex).
+    /// The verdict: to the body (buffered), or to headers, body and trailers at once (full duplex); in both modes to the
+    /// headers alone where no body follows.
     Verdict(Verdict),
     /// The request is answered here.
     Immediate(Immediate),

@@ -130,6 +130,9 @@ pub struct RecordFlags {
     /// The report came after the lease had closed the exchange: this is a correction.
     #[serde(default, skip_serializing_if = "is_false")]
     pub late: bool,
+    /// The engine answered before it generated: without its closing usage nobody knows what it used.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub background: bool,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
@@ -213,7 +216,7 @@ impl Record {
             events: 0,
             body_bytes: 0,
             response_flags: 0,
-            flags: RecordFlags::default(),
+            flags: RecordFlags { background: token.background, ..RecordFlags::default() },
             replica: token.replica.clone(),
         }
     }
@@ -242,6 +245,7 @@ impl Record {
             engine_abort: flags.engine_abort,
             abandoned: false,
             late,
+            background: self.flags.background,
         };
     }
 }

@@ -11,7 +11,7 @@ pub struct Ticket(pub u128);
 /// A request, as far as the pick needs to know it.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
-    /// The model's or adapter's name as the engine knows it.
+    /// The model's or adapter's name as the engine knows it; empty: the request names none (who fetches a stored response).
     pub model: &'a str,
     /// The prompt's chunks; the default where the prompt isn't known as text.
     pub prefix: &'a Prefix,

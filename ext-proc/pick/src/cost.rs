@@ -58,7 +58,6 @@ pub(crate) fn explain(request: &Request, site: &Site<'_>, now_ms: u64) -> Explan
     let matched = site.matched_tokens.min(prompt - 1.0).max(0.0);
     let uncached = prompt - matched;
     let prefill = prefill_s(speed, uncached, matched);
-    let wait = load.wait_s(now_ms);
     let foreign_s = foreign.waiting * prefill_s(speed, request.usual_uncached, 0.0);
 
     // Whoever waits for a first token now will generate soon, and beside this request.
@@ -70,7 +69,13 @@ pub(crate) fn explain(request: &Request, site: &Site<'_>, now_ms: u64) -> Explan
     let own_context = prompt + request.output_tokens / 2.0;
     let step = speed.c0 + speed.c_b * streams + speed.c_kv * context;
 
-    let over = context + own_context + request.output_tokens / 2.0 - KV_FULL * site.kv_capacity_tokens;
+    let wait = load.wait_s(step, now_ms);
+
+    let over = (foreign.kv_tokens - (foreign.running + foreign.waiting) * usual_context).max(0.0)
+        + context
+        + own_context
+        + request.output_tokens / 2.0
+        - KV_FULL * site.kv_capacity_tokens;
     // In a full batch a stream lasts its output's steps, and then frees what it held.
     let freed_per_s = context / (request.output_tokens * step).max(1e-9);
     let kv_wait = (over / freed_per_s.max(1.0)).clamp(0.0, KV_WAIT_MAX_S);
@@ -86,6 +91,7 @@ pub(crate) fn explain(request: &Request, site: &Site<'_>, now_ms: u64) -> Explan
         matched_tokens: matched as u64,
         uncached_tokens: uncached as u64,
         prefill_s: prefill,
+        step_s: step,
         wait_s: wait,
         foreign_s,
         kv_wait_s: kv_wait,

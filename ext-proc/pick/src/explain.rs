@@ -22,6 +22,8 @@ pub enum Reason {
     FewestInFlight,
     /// Several were equally good; one of them by chance.
     TieAtRandom,
+    /// Several could not be told apart; the one that was picked longest ago.
+    TieInTurn,
     /// By chance.
     AtRandom,
     /// Cheapest, and none knows more of the prompt.
@@ -50,6 +52,7 @@ impl Reason {
             Self::Turn => "turn",
             Self::FewestInFlight => "fewest_in_flight",
             Self::TieAtRandom => "tie_at_random",
+            Self::TieInTurn => "tie_in_turn",
             Self::AtRandom => "at_random",
             Self::CheapestWarm => "cheapest_warm",
             Self::CheapestCold => "cheapest_cold",
@@ -97,6 +100,8 @@ pub struct Explanation {
     pub uncached_tokens: u64,
     /// Computing them.
     pub prefill_s: f64,
+    /// One step of the engine as it is loaded: what is shorter can't be told apart. Not part of the sum.
+    pub step_s: f64,
     /// Prefill that we dispatched there and that has no first token yet.
     pub wait_s: f64,
     /// Prefill that others wait for there, by its signals.

@@ -1,6 +1,9 @@
 //! What we ourselves have in flight on one endpoint. Whole numbers, so that what was reserved and released is exactly
 //! zero again.
 
+/// Steps that pass before a prompt counts as begun.
+const STEPS_FIRST: f64 = 1.5;
+
 /// What one request is to an engine, as reckoned when it was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Work {
@@ -80,8 +83,10 @@ impl Load {
     }
 
     /// Seconds of prefill still to come, less what the engine must have done of the prompt it is at.
-    pub(crate) fn wait_s(&self, now_ms: u64) -> f64 {
+    pub(crate) fn wait_s(&self, step_s: f64, now_ms: u64) -> f64 {
+        // Nothing is done before the step at hand and the prompt's own are over.
         let since_us = now_ms.saturating_sub(self.head_since_ms).saturating_mul(1_000);
+        let since_us = since_us.saturating_sub((step_s * STEPS_FIRST * 1e6) as u64);
         // It can't have done more than the prompt that it is at; which one that is isn't known, so the mean stands in.
         let head_us = self.prefill_us.checked_div(u64::from(self.prefilling)).unwrap_or_default();
         self.prefill_us.saturating_sub(since_us.min(head_us)) as f64 / 1e6

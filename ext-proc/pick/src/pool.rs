@@ -46,6 +46,8 @@ pub struct Pool {
     /// Names that engines have called adapters.
     adapters: BTreeSet<String>,
     turn: usize,
+    /// Picks made.
+    picks: u64,
     scratch: choose::Scratch,
 }
 
@@ -64,6 +66,7 @@ impl Pool {
             index: Index::default(),
             adapters: BTreeSet::new(),
             turn: 0,
+            picks: 0,
             scratch: choose::Scratch::default(),
         }
     }
@@ -163,10 +166,10 @@ impl Pool {
         let stale_ms = self.settings.stale_ms;
         let Some(&number) = self.by_address.get(&address) else { return };
         let Some(slot) = self.slot_mut(number).filter(|slot| slot.listed) else { return };
-        let ours = (slot.load.prefilling, slot.load.decoding);
+        let ours = slot.load;
         let unreachable = observation.health == Health::Unreachable;
         let active = observation.stats.as_ref().and_then(|stats| stats.lora_active.clone());
-        slot.signals.observe(observation, ours, now_ms);
+        slot.signals.observe(observation, &ours, now_ms);
         let gone = unreachable && slot.signals.health(stale_ms, now_ms) == Health::Unreachable;
         if gone {
             self.forget(address);

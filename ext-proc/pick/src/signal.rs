@@ -77,6 +77,7 @@ pub struct Observation {
     pub health: Health,
     /// Its numbers; `None` when this look brought none.
     pub stats: Option<Stats>,
-    /// Names of the models and adapters it serves; `None` when this look brought no list.
+    /// Names of the models and adapters it serves; `None` when this look brought no list, empty when
+    /// what was known of it holds no longer.
     pub models: Option<Arc<BTreeSet<String>>>,
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::load::Load;
 use crate::signal::{Health, Observation, Stats};
 
 /// Signals older than this many times the stale age count for nothing.
@@ -21,6 +22,8 @@ const FOREIGN_MAX: u32 = 4_096;
 pub(crate) struct Foreign {
     pub(crate) waiting: f64,
     pub(crate) running: f64,
+    /// KV cache that neither our requests nor the above ones hold, tokens.
+    pub(crate) kv_tokens: f64,
 }
 
 /// One endpoint's signals.
@@ -31,26 +34,27 @@ pub(crate) struct Signals {
     stats_at_ms: Option<u64>,
     pub(crate) models: Option<Arc<BTreeSet<String>>>,
     pub(crate) stats: Stats,
-    /// What the last two looks saw beyond our own requests: (waiting, running).
-    foreign: [(u32, u32); 2],
+    /// What the last two looks saw beyond our own requests: (waiting, running, KV tokens).
+    foreign: [(u32, u32, u64); 2],
     preempted_ms: Option<u64>,
     alive_ms: Option<u64>,
 }
 
 impl Signals {
-    /// Takes a look; `ours` is (without a first token, generating) at this moment.
-    pub(crate) fn observe(&mut self, observation: Observation, ours: (u32, u32), now_ms: u64) {
+    /// Takes a look; `ours` is our load there at this moment.
+    pub(crate) fn observe(&mut self, observation: Observation, ours: &Load, now_ms: u64) {
         self.health = observation.health;
         self.health_at_ms = Some(now_ms);
         if let Some(models) = observation.models {
-            self.models = Some(models);
+            // An engine can't serve nothing: an empty list says that the list isn't known any more.
+            self.models = Some(models).filter(|models| !models.is_empty());
         }
         if let Some(stats) = observation.stats {
             self.take(stats, ours, now_ms);
         }
     }
 
-    fn take(&mut self, mut stats: Stats, ours: (u32, u32), now_ms: u64) {
+    fn take(&mut self, mut stats: Stats, ours: &Load, now_ms: u64) {
         stats.kv_usage = if stats.kv_usage.is_finite() { stats.kv_usage.clamp(0.0, 1.0) } else { 0.0 };
         if stats.preemptions > self.stats.preemptions && self.stats.preemptions.is_some() {
             self.preempted_ms = Some(now_ms);
@@ -58,9 +62,12 @@ impl Signals {
         stats.kv_capacity_tokens = stats.kv_capacity_tokens.or(self.stats.kv_capacity_tokens);
         // A request of ours that has its first token runs; one that has none waits or runs.
         let total = stats.waiting.saturating_add(stats.running).min(FOREIGN_MAX);
-        let beyond = total.saturating_sub(ours.0.saturating_add(ours.1));
-        let waiting = stats.waiting.saturating_sub(ours.0).min(beyond);
-        let seen = (waiting, beyond.saturating_sub(waiting));
+        let beyond = total.saturating_sub(ours.in_flight());
+        let waiting = stats.waiting.saturating_sub(ours.prefilling).min(beyond);
+        let capacity = stats.kv_capacity_tokens.unwrap_or_default() as f64;
+        let held = (capacity * f64::from(stats.kv_usage)) as u64;
+        let held = held.saturating_sub(ours.context_tokens.saturating_add(ours.prefill_context_tokens));
+        let seen = (waiting, beyond.saturating_sub(waiting), held);
         let [_, last] = self.foreign;
         self.foreign = if self.stats_at_ms.is_some() { [last, seen] } else { [seen, seen] };
         self.stats = stats;
@@ -106,8 +113,12 @@ impl Signals {
 
     /// Load beyond ours. The lesser of the last two looks: a request that is on its way is easily counted on one side only.
     pub(crate) fn foreign(&self) -> Foreign {
-        let [(w0, r0), (w1, r1)] = self.foreign;
-        Foreign { waiting: f64::from(w0.min(w1)), running: f64::from(r0.min(r1)) }
+        let [(w0, r0, k0), (w1, r1, k1)] = self.foreign;
+        Foreign {
+            waiting: f64::from(w0.min(w1)),
+            running: f64::from(r0.min(r1)),
+            kv_tokens: k0.min(k1) as f64,
+        }
     }
 
     /// 0: the cache has room; 1: whatever comes in pushes something out.

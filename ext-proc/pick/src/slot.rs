@@ -28,6 +28,8 @@ pub(crate) struct Slot {
     /// Hashes of the names of adapters that we sent requests for, the latest last: an idle adapter stays loaded but
     /// shows in no metric.
     adapters: Vec<u64>,
+    /// Number of the pool's pick that last took it; 0: none did.
+    pub(crate) picked: u64,
     /// Share of predicted hits that the engine really found, lately.
     trust: f64,
 }
@@ -53,12 +55,16 @@ impl Slot {
             signals: Signals::default(),
             faults: Faults::default(),
             adapters: Vec::new(),
+            picked: 0,
             trust: 1.0,
         }
     }
 
-    /// Whether it serves `model`, as far as that is known.
+    /// Whether it serves `model`, as far as that is known. Without a name every endpoint does.
     pub(crate) fn serves(&self, model: &str) -> bool {
+        if model.is_empty() {
+            return true;
+        }
         let listed = self.signals.models.as_ref().is_none_or(|models| models.contains(model));
         listed || self.signals.stats.lora_active.as_ref().is_some_and(|active| active.contains(model))
     }

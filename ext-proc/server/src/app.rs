@@ -28,13 +28,14 @@ use crate::dispatch::{Dispatcher, uses_prefixes};
 use crate::endpoints::{self, Endpoints, Latest};
 use crate::generated::usage_reports_server::UsageReportsServer;
 use crate::keys;
-use crate::log::ExchangeLog;
+use crate::log::{Closed, ExchangeLog};
 use crate::metrics::Metrics;
 use crate::picks::RecentPicks;
 use crate::pools::Pools;
 use crate::reports::Reports;
 use crate::service::{DrainSteps, Service, Shared};
 use crate::signals;
+use crate::stored::StoredResponses;
 use crate::telemetry;
 
 /// How often leases are looked at.
@@ -184,11 +185,16 @@ impl App {
             abandoned_ms: millis(ABANDONED_LEASE.min(config.exchange.lease)),
         }));
         let since_ms = unix_ms().saturating_sub(millis(config.exchange.token_lifetime));
-        let recall = |id, revision| books.recall(id, revision);
+        let stored = StoredResponses::new(config);
+        let recall = |id, closed: &Closed| {
+            books.recall(id, closed.revision);
+            stored.recall(id, closed);
+        };
         let (log, writer) = ExchangeLog::open(&config.state_dir, since_ms, metrics, recall).map_err(state)?;
         let dispatcher = Dispatcher {
             pools,
             books,
+            stored,
             picks: Arc::new(RecentPicks::default()),
             ring,
             replica: config.replica.clone(),
@@ -299,8 +305,10 @@ fn rules(config: &Config) -> Rules {
                 ext_proc_exchange::UsageMode::Inject { continuous: false }
             }
         };
-        let prefix = uses_prefixes(&pool.pick);
-        let rule = |model: &String| (model.clone(), ModelRule { pool: pool.name.clone(), usage, prefix });
+        let (prefix, keeps_responses) = (uses_prefixes(&pool.pick), pool.engine == EngineKind::Vllm);
+        let rule = |model: &String| {
+            (model.clone(), ModelRule { pool: pool.name.clone(), usage, prefix, keeps_responses })
+        };
         models.extend(pool.models.iter().map(rule));
     }
     let tenant = match (config.tenant.trusted, &config.tenant.default) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ext_proc_exchange::{Answer, Denial, Grant, Inquiry, ResponseHead};
 use ext_proc_meter::{Answered, Place, Record};
 use ext_proc_pick::{Ask, NoPick, Pick, Settings, Strategy};
+use proto_tokenweir::response::Keeper;
 use proto_tokenweir::token::{ExchangeId, KeyRing, TOKEN_VERSION};
 use proto_tokenweir::v1::ExchangeToken;
 
@@ -13,11 +14,13 @@ use crate::books::Books;
 use crate::clock::unix_ms;
 use crate::picks::RecentPicks;
 use crate::pools::Pools;
+use crate::stored::StoredResponses;
 
 /// What decisions are made with, and where they are remembered.
 pub(crate) struct Dispatcher {
     pub(crate) pools: Arc<Pools>,
     pub(crate) books: Arc<Books>,
+    pub(crate) stored: StoredResponses,
     pub(crate) picks: Arc<RecentPicks>,
     pub(crate) ring: Arc<KeyRing>,
     pub(crate) replica: String,
@@ -27,6 +30,14 @@ pub(crate) struct Dispatcher {
 impl Dispatcher {
     /// Decides. The id is that of the exchange that is now open, if one is.
     pub(crate) fn answer(&self, inquiry: &Inquiry) -> (Answer, Option<ExchangeId>) {
+        let home = match self.stored.home(inquiry, &self.pools, &self.ring) {
+            Ok(home) => home,
+            Err(denial) => return (Answer::Denied(denial), None),
+        };
+        let stay = home.as_ref().and_then(|home| home.endpoint);
+        // Who fetches a response names no model, and so no pool.
+        let placed = home.map(|home| Inquiry { pool: home.pool, ..inquiry.clone() });
+        let inquiry = placed.as_ref().unwrap_or(inquiry);
         let mut bytes = [0; 16];
         // The operating system's randomness can't fail once it is seeded; if it ever does, no exchange may be opened.
         if getrandom::fill(&mut bytes).is_err() {
@@ -39,7 +50,7 @@ impl Dispatcher {
             prompt_bytes: inquiry.prompt_bytes,
             prompt_token_ids: inquiry.prompt_token_ids,
             output_tokens_max: inquiry.output_tokens_max,
-            stay: None,
+            stay,
         };
         let (strategy, pick) = match self.pools.pick(&inquiry.pool, id, &ask) {
             Ok(picked) => picked,
@@ -53,9 +64,21 @@ impl Dispatcher {
             self.pools.cancel(&inquiry.pool, id);
             return (Answer::Denied(Denial::Full), None);
         }
-        let grant = Grant { endpoints: pick.order.clone(), token: sealed };
+        let grant = Grant {
+            pool: inquiry.pool.clone(),
+            endpoints: pick.order.clone(),
+            token: sealed,
+            response_id: self.response_id(inquiry, id, &pick),
+        };
         self.picks.note(now_ms, id, (&inquiry.model, &inquiry.pool), strategy, pick);
         (Answer::Granted(grant), Some(id))
+    }
+
+    /// The id for the response, where its engine takes one from us.
+    fn response_id(&self, inquiry: &Inquiry, id: ExchangeId, pick: &Pick) -> Option<String> {
+        let endpoint = *pick.order.first().filter(|_| inquiry.names_response)?;
+        let keeper = Keeper { tenant: &inquiry.tenant, pool: &inquiry.pool, endpoint };
+        Some(self.ring.name_response(id, keeper))
     }
 
     fn token(&self, inquiry: &Inquiry, id: ExchangeId, pick: &Pick, now_ms: u64) -> ExchangeToken {
@@ -76,6 +99,7 @@ impl Dispatcher {
             expires_unix_ms: now_ms.saturating_add(lifetime_ms),
             request_id: inquiry.request_id.clone(),
             stream: inquiry.stream,
+            background: inquiry.background,
         }
     }
 

@@ -32,3 +32,4 @@ mod reports;
 mod service;
 mod settlement;
 mod signals;
+mod stored;

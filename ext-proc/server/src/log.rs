@@ -14,6 +14,7 @@ use ext_proc_meter::Record;
 use proto_tokenweir::token::ExchangeId;
 use tokio::sync::{mpsc, oneshot};
 
+pub(crate) use self::file::Closed;
 use self::file::LogFile;
 use crate::metrics::Metrics;
 
@@ -69,7 +70,7 @@ impl ExchangeLog {
         state_dir: &Path,
         since_ms: u64,
         metrics: &Metrics,
-        recall: impl FnMut(ExchangeId, u32),
+        recall: impl FnMut(ExchangeId, &Closed),
     ) -> std::io::Result<(Self, JoinHandle<()>)> {
         let file = LogFile::open(state_dir, since_ms, recall)?;
         let (queue, items) = mpsc::channel(QUEUE_MAX);

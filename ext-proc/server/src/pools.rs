@@ -91,6 +91,12 @@ impl Pools {
         self.release(pool, exchange, Used::default(), None);
     }
 
+    /// The addresses of a pool, ready or not.
+    pub(crate) fn endpoints(&self, pool: &str) -> Vec<SocketAddr> {
+        let Some(slot) = self.slots.get(pool) else { return Vec::new() };
+        slot.lock().pool.candidates(monotonic_ms()).map(|candidate| candidate.address).collect()
+    }
+
     fn release(&self, pool: &str, exchange: ExchangeId, used: Used, predicted: Option<u64>) {
         let Some(slot) = self.slots.get(pool) else { return };
         slot.lock().pool.release(ticket(exchange), used, monotonic_ms());

@@ -112,6 +112,7 @@ impl Reports {
         let records: Vec<Record> = effects.into_iter().filter_map(|effect| pools.perform(effect)).collect();
         if let Some(usage_event::Event::End(end)) = &event.event {
             for record in &records {
+                self.0.dispatcher.stored.learn(record);
                 settlement::count_reported(&self.0.metrics, record, end, token.stream);
             }
         }

@@ -45,7 +45,14 @@ pub(crate) fn count_reported(metrics: &Metrics, record: &Record, end: &v1::End, 
 fn unmetered(record: &Record) -> Option<&'static str> {
     let metered = Api::from_label(&record.api).is_none_or(Api::is_metered);
     let answered = (200..300).contains(&record.status) && !record.flags.local_reply;
-    let owed = metered && answered && record.end == End::Complete && record.usage_source == Source::None;
+    if !metered || !answered {
+        return None;
+    }
+    // The engine goes on whether or not anybody waits: only its closing usage covers all that it generates.
+    if record.flags.background {
+        return (record.usage_source != Source::Final).then_some("background");
+    }
+    let owed = record.end == End::Complete && record.usage_source == Source::None;
     owed.then_some(if record.flags.unparsed { "unparsed" } else { "no_usage" })
 }
 

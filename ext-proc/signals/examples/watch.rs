@@ -75,7 +75,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let settings = Settings { stuck_after: Duration::from_secs(5), ..Settings::default() };
     let sink: Arc<dyn Sink> = printer.clone();
     let polling = tokio::spawn(run(listed, settings, sink, stop.clone()));
-    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    // Until then, or until it is interrupted.
+    let _interrupted = tokio::time::timeout(Duration::from_secs(seconds), tokio::signal::ctrl_c()).await;
     stop.cancel();
     polling.await?;
     for ((address, outcome), (count, longest)) in printer.outcomes.lock().map_err(|_| "poisoned")?.iter() {

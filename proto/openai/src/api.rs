@@ -5,7 +5,9 @@
 
 use std::fmt;
 
-/// An API that takes a body and is answered by a model.
+use crate::limits::RESPONSE_ID_BYTES_MAX;
+
+/// An API whose requests go to an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Api {
     /// `/v1/chat/completions`
@@ -14,6 +16,8 @@ pub enum Api {
     Completions,
     /// `/v1/responses`
     Responses,
+    /// `/v1/responses/{id}` and its `/cancel`: a response that an engine made before
+    StoredResponse,
     /// `/v1/embeddings`
     Embeddings,
     /// `/v1/messages` (Anthropic)
@@ -41,10 +45,11 @@ pub enum Dialect {
 
 impl Api {
     /// Every API, in declaration order.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::ChatCompletions,
         Self::Completions,
         Self::Responses,
+        Self::StoredResponse,
         Self::Embeddings,
         Self::Messages,
         Self::CountTokens,
@@ -61,6 +66,7 @@ impl Api {
             Self::ChatCompletions => "chat_completions",
             Self::Completions => "completions",
             Self::Responses => "responses",
+            Self::StoredResponse => "stored_response",
             Self::Embeddings => "embeddings",
             Self::Messages => "messages",
             Self::CountTokens => "count_tokens",
@@ -86,10 +92,11 @@ impl Api {
         }
     }
 
-    /// Whether the engine computes tokens that are worth a record. Counting and (de)tokenizing are not.
+    /// Whether the engine computes tokens that are to be counted. Counting and (de)tokenizing compute none; the tokens of
+    /// a stored response were counted when it was made, however often it is fetched.
     #[must_use]
     pub const fn is_metered(self) -> bool {
-        !matches!(self, Self::CountTokens | Self::Tokenize | Self::Detokenize)
+        !matches!(self, Self::CountTokens | Self::Tokenize | Self::Detokenize | Self::StoredResponse)
     }
 
     /// Whether `stream: true` means something here.
@@ -116,6 +123,8 @@ impl fmt::Display for Api {
 pub enum Route<'a> {
     /// A body for this API follows.
     Body(Api),
+    /// A response that an engine made before, by its id as written in the path: to be fetched, or to be cancelled.
+    StoredResponse(&'a str),
     /// The list of models.
     Models,
     /// One model, by its name as written in the path.
@@ -136,6 +145,8 @@ pub enum Route<'a> {
 /// | POST | `/v1/chat/completions` | `Body(ChatCompletions)` |
 /// | POST | `/v1/completions` | `Body(Completions)` |
 /// | POST | `/v1/responses` | `Body(Responses)` |
+/// | GET | `/v1/responses/{id}` | `StoredResponse(id)` |
+/// | POST | `/v1/responses/{id}/cancel` | `StoredResponse(id)` |
 /// | POST | `/v1/embeddings` | `Body(Embeddings)` |
 /// | POST | `/v1/messages` | `Body(Messages)` |
 /// | POST | `/v1/messages/count_tokens` | `Body(CountTokens)` |
@@ -156,10 +167,11 @@ pub fn route<'a>(method: &str, path: &'a str) -> Route<'a> {
     let path = without_query(path);
     let (allow, found) = match path {
         "/v1/models" => ("GET", Route::Models),
-        _ => match (body_api(path), model_name(path)) {
-            (Some(api), _) => ("POST", Route::Body(api)),
-            (None, Some(name)) => ("GET", Route::Model(name)),
-            (None, None) => return Route::Unknown,
+        _ => match (body_api(path), stored_response(path), model_name(path)) {
+            (Some(api), ..) => ("POST", Route::Body(api)),
+            (None, Some((allow, id)), _) => (allow, Route::StoredResponse(id)),
+            (None, None, Some(name)) => ("GET", Route::Model(name)),
+            (None, None, None) => return Route::Unknown,
         },
     };
     if method == allow { found } else { Route::WrongMethod { allow } }
@@ -192,6 +204,18 @@ fn body_api(path: &str) -> Option<Api> {
         "/v1/score" | "/score" => Api::Score,
         _ => return None,
     })
+}
+
+/// The method and the id of a path below `/v1/responses/`. An id has letters, digits, `-` and `_` only, so no path can be
+/// written as another. What vLLM doesn't serve (`/input_items`) isn't named here.
+fn stored_response(path: &str) -> Option<(&'static str, &str)> {
+    let rest = path.strip_prefix("/v1/responses/")?;
+    let (allow, id) = match rest.strip_suffix("/cancel") {
+        Some(id) => ("POST", id),
+        None => ("GET", rest),
+    };
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
+    ((1..=RESPONSE_ID_BYTES_MAX).contains(&id.len()) && id.bytes().all(plain)).then_some((allow, id))
 }
 
 /// A model name has no empty, `.` or `..` segment and no `%` or `#`: those are the ways to write
@@ -242,6 +266,26 @@ mod tests {
     }
 
     #[test]
+    fn a_stored_response_is_fetched_and_cancelled_and_nothing_else() {
+        let stored = Route::StoredResponse("resp_0a-Z");
+        let only = |allow| Route::WrongMethod { allow };
+        for (method, path, wanted) in [
+            ("GET", "/v1/responses/resp_0a-Z", stored),
+            ("GET", "/v1/responses/resp_0a-Z?stream=true&starting_after=7", stored),
+            ("POST", "/v1/responses/resp_0a-Z/cancel", stored),
+            ("POST", "/v1/responses/resp_0a-Z/cancel?x", stored),
+            ("GET", "/v1/responses/cancel", Route::StoredResponse("cancel")),
+            ("DELETE", "/v1/responses/resp_0a-Z", only("GET")),
+            ("POST", "/v1/responses/resp_0a-Z", only("GET")),
+            ("GET", "/v1/responses/resp_0a-Z/cancel", only("POST")),
+        ] {
+            assert_eq!(route(method, path), wanted, "{method} {path}");
+        }
+        let longest = format!("/v1/responses/{}", "x".repeat(RESPONSE_ID_BYTES_MAX));
+        assert!(matches!(route("GET", &longest), Route::StoredResponse(_)));
+    }
+
+    #[test]
     fn everything_else_is_unknown() {
         let others = [
             "",
@@ -257,8 +301,17 @@ mod tests {
             "/load",
             "/v1/audio/speech",
             "/v1/audio/transcriptions",
-            "/v1/responses/resp_1",
-            "/v1/responses/resp_1/cancel",
+            "/v1/responses/",
+            "/v1/responses//cancel",
+            "/v1/responses/..",
+            "/v1/responses/resp_1/",
+            "/v1/responses/resp_1/input_items",
+            "/v1/responses/resp_1/cancel/",
+            "/v1/responses/resp_1/cancel/cancel",
+            "/v1/responses/resp_1%2fcancel",
+            "/v1/responses/resp.1",
+            "/v1/responses/../models",
+            &format!("/v1/responses/{}", "x".repeat(RESPONSE_ID_BYTES_MAX + 1)),
             "/v1/chat/completions/",
             "/v1/chat/completions/render",
             "/V1/chat/completions",
@@ -301,6 +354,6 @@ mod tests {
         assert_eq!(dialect_of("/v1/chat/completions"), Dialect::OpenAi);
         assert_eq!(Api::Messages.dialect(), dialect_of("/v1/messages"));
         let unmetered: Vec<_> = Api::ALL.into_iter().filter(|api| !api.is_metered()).collect();
-        assert_eq!(unmetered, [Api::CountTokens, Api::Tokenize, Api::Detokenize]);
+        assert_eq!(unmetered, [Api::StoredResponse, Api::CountTokens, Api::Tokenize, Api::Detokenize]);
     }
 }

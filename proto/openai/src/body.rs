@@ -54,6 +54,8 @@ pub struct Request<'a> {
     pub tools: Option<Range<usize>>,
     /// Hints at which requests belong together.
     pub session: Session<'a>,
+    /// The answer comes before anything was generated.
+    pub background: bool,
     /// Where the first member would begin.
     pub(crate) members_at: usize,
     /// How `stream_options` is written.
@@ -139,7 +141,7 @@ pub struct Session<'a> {
     pub user: Option<Text<'a>>,
     /// `prompt_cache_key`
     pub prompt_cache_key: Option<Text<'a>>,
-    /// `previous_response_id`
+    /// `previous_response_id`; of a response it is no hint, but what the engine goes on from, and may be empty
     pub previous_response_id: Option<Text<'a>>,
     /// `metadata.user_id`
     pub metadata_user_id: Option<Text<'a>>,

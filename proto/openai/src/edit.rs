@@ -56,6 +56,24 @@ impl Edits {
     }
 }
 
+/// Where the first member of a scanned body begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstMember(usize);
+
+impl FirstMember {
+    /// The edit that gives the response its id: a vLLM takes the member `request_id` for that, which a client may not set.
+    /// It becomes the first member of the body.
+    #[must_use]
+    pub fn name_response(self, id: &str) -> Edits {
+        let mut member = String::with_capacity(id.len() + 16);
+        member.push_str("\"request_id\":");
+        push_json_string(&mut member, id);
+        // A body that was scanned has at least its model.
+        member.push(',');
+        Edits::new(self.0..self.0, member)
+    }
+}
+
 impl Request<'_> {
     /// The edit that makes the engine put usage into this stream: at the end, and, if `continuous`,
     /// into every event. `None` if there is nothing to do: not a stream, an API whose streams
@@ -107,6 +125,12 @@ impl Request<'_> {
                 (!edits.is_empty()).then_some(edits)
             }
         }
+    }
+
+    /// Where the first member of the body begins: what is needed of it once it is decided who serves.
+    #[must_use]
+    pub const fn first_member(&self) -> FirstMember {
+        FirstMember(self.members_at)
     }
 
     /// The edit that asks for another model.

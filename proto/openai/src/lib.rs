@@ -17,7 +17,7 @@ pub mod usage;
 
 pub use api::{Api, Dialect, Route, dialect_of, route};
 pub use body::{BodyError, Prompt, Request, Session, Span, SpanKind, UsageWish, scan};
-pub use edit::Edits;
+pub use edit::{Edits, FirstMember};
 pub use error::ApiError;
 pub use json::Text;
 pub use meter::{BodyKind, Pushed, ResponseMeter, Tally};

@@ -12,6 +12,9 @@ pub const MEMBERS_MAX: usize = 256;
 /// Most bytes of a model name, after its escapes are read.
 pub const MODEL_BYTES_MAX: usize = 256;
 
+/// Most bytes of a response's id, in a path or as `previous_response_id`. Longer ones name nothing.
+pub const RESPONSE_ID_BYTES_MAX: usize = 128;
+
 /// Most text spans (strings that go into the prompt) one request may have.
 pub const SPANS_MAX: usize = 65_536;
 

@@ -8,6 +8,8 @@ pub mod v1 {
 }
 
 #[cfg(feature = "token")]
+pub mod response;
+#[cfg(feature = "token")]
 pub mod token;
 
 /// Version of the report format that this build writes.

@@ -150,6 +150,11 @@ impl KeyRing {
         Ok(Self { keys: ring })
     }
 
+    /// The keys, the signing one first: each a fresh MAC.
+    pub(crate) fn macs(&self) -> impl Iterator<Item = Hmac<Sha256>> + '_ {
+        self.keys.iter().map(|key| key.mac.clone())
+    }
+
     /// The text form of `token`, signed with the first key.
     #[must_use]
     pub fn seal(&self, token: &ExchangeToken) -> String {

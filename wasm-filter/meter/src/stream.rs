@@ -366,7 +366,11 @@ fn plan_by_path(host: &dyn Host) -> Option<Plan> {
     let path = String::from_utf8(host.request_header(":path")?).ok()?;
     match route(&method, &path) {
         Route::Body(api) => Some(open_plan(api)),
-        Route::Models | Route::Model(_) | Route::WrongMethod { .. } | Route::Unknown => None,
+        Route::StoredResponse(_)
+        | Route::Models
+        | Route::Model(_)
+        | Route::WrongMethod { .. }
+        | Route::Unknown => None,
     }
 }
 

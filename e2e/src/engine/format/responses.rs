@@ -4,13 +4,18 @@ use super::super::job::Job;
 use super::super::text::{quoted, word};
 use super::{CREATED, Cached, Piece};
 
-fn text(job: &Job) -> String {
+pub(super) fn text(job: &Job) -> String {
     (1..=job.output).map(|n| word(job.seed, n)).collect()
 }
 
-/// The response object; with its output and usage once it is finished.
-fn object(job: &Job, cached: Cached, finished: bool) -> String {
-    let (incomplete, output, status, usage) = if finished {
+/// A response without output.
+pub(super) fn unfinished(job: &Job, status: &str) -> String {
+    object(job, Cached::default(), Some(status))
+}
+
+/// The response object; with its output and usage once it is finished, till then with a status.
+fn object(job: &Job, cached: Cached, unfinished: Option<&str>) -> String {
+    let (incomplete, output, status, usage) = if unfinished.is_none() {
         (
             "{\"reason\":\"max_output_tokens\"}",
             format!("[{}]", item(job, &format!("[{}]", part(&text(job), "null")), "completed")),
@@ -27,19 +32,21 @@ fn object(job: &Job, cached: Cached, finished: bool) -> String {
             ),
         )
     } else {
-        ("null", "[]".to_owned(), "in_progress", "null".to_owned())
+        ("null", "[]".to_owned(), unfinished.unwrap_or_default(), "null".to_owned())
     };
+    let previous = job.previous.as_deref().map_or_else(|| "null".to_owned(), quoted);
     format!(
         "{{\"id\":\"{}\",\"created_at\":{CREATED},\"incomplete_details\":{incomplete},\"instructions\":null,\
          \"metadata\":null,\"model\":{},\"object\":\"response\",\"output\":{output},\"parallel_tool_calls\":true,\
-         \"temperature\":1.0,\"tool_choice\":\"none\",\"tools\":[],\"top_p\":1.0,\"background\":false,\
-         \"max_output_tokens\":{},\"max_tool_calls\":null,\"previous_response_id\":null,\"prompt\":null,\
+         \"temperature\":1.0,\"tool_choice\":\"none\",\"tools\":[],\"top_p\":1.0,\"background\":{},\
+         \"max_output_tokens\":{},\"max_tool_calls\":null,\"previous_response_id\":{previous},\"prompt\":null,\
          \"reasoning\":null,\"service_tier\":\"auto\",\"status\":\"{status}\",\"text\":null,\"top_logprobs\":null,\
          \"truncation\":\"disabled\",\"usage\":{usage},\"user\":null,\"presence_penalty\":0.0,\
          \"frequency_penalty\":0.0,\"kv_transfer_params\":null,\"ec_transfer_params\":null,\
          \"input_messages\":null,\"output_messages\":null}}",
-        job.id("resp_"),
+        job.response_id(),
         quoted(&job.model),
+        job.background,
         job.output
     )
 }
@@ -66,7 +73,7 @@ pub(super) fn stream(job: &Job, cached: Cached) -> Vec<Piece> {
         pieces.push(Piece::event(name, &json, output));
         sequence += 1;
     };
-    let running = format!("\"response\":{}", object(job, cached, false));
+    let running = format!("\"response\":{}", object(job, cached, Some("in_progress")));
     push("response.created", &running, 0);
     push("response.in_progress", &running, 0);
     push(
@@ -95,10 +102,10 @@ pub(super) fn stream(job: &Job, cached: Cached) -> Vec<Piece> {
     push("response.content_part.done", &format!("{place},\"output_index\":0,\"part\":{part}"), out);
     let item = item(job, &format!("[{part}]"), "completed");
     push("response.output_item.done", &format!("\"item\":{item},\"output_index\":0"), out);
-    push("response.completed", &format!("\"response\":{}", object(job, cached, true)), out);
+    push("response.completed", &format!("\"response\":{}", object(job, cached, None)), out);
     pieces
 }
 
 pub(super) fn whole(job: &Job, cached: Cached) -> String {
-    object(job, cached, true)
+    object(job, cached, None)
 }

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use proptest::prelude::{Just, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use proptest::strategy::Strategy as _;
@@ -9,8 +10,13 @@ use crate::rules::{ModelRule, TenantRule};
 
 const CHAT: &str = r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}"#;
 
-fn rules() -> Rules {
-    let rule = |pool: &str, usage| ModelRule { pool: pool.into(), usage, prefix: true };
+pub(super) fn rules() -> Rules {
+    let rule = |pool: &str, usage| ModelRule {
+        pool: pool.into(),
+        usage,
+        prefix: true,
+        keeps_responses: pool == "a",
+    };
     Rules {
         models: BTreeMap::from([
             ("m".into(), rule("a", UsageMode::Inject { continuous: true })),
@@ -25,7 +31,7 @@ fn rules() -> Rules {
     }
 }
 
-fn head(path: &str) -> RequestHead {
+pub(super) fn head(path: &str) -> RequestHead {
     RequestHead {
         method: "POST".into(),
         path: path.into(),
@@ -34,16 +40,21 @@ fn head(path: &str) -> RequestHead {
     }
 }
 
-fn grant() -> Event {
+pub(super) fn grant() -> Event {
     let endpoints = vec![SocketAddr::from(([10, 0, 0, 1], 8000)), SocketAddr::from(([10, 0, 0, 2], 8000))];
-    Event::Answer(Answer::Granted(Grant { endpoints, token: "tok".into() }))
+    Event::Answer(Answer::Granted(Grant {
+        pool: "a".into(),
+        endpoints,
+        token: "tok".into(),
+        response_id: None,
+    }))
 }
 
-fn body(text: &str) -> Event {
+pub(super) fn body(text: &str) -> Event {
     Event::RequestBody { chunk: text.into(), end: true }
 }
 
-fn run(mode: BodyMode, rules: &Rules, events: Vec<Event>) -> (Phase, Vec<Effect>) {
+pub(super) fn run(mode: BodyMode, rules: &Rules, events: Vec<Event>) -> (Phase, Vec<Effect>) {
     let mut phase = Phase::new(Some(mode));
     let mut all = Vec::new();
     for event in events {
@@ -54,7 +65,7 @@ fn run(mode: BodyMode, rules: &Rules, events: Vec<Event>) -> (Phase, Vec<Effect>
     (phase, all)
 }
 
-fn immediate_of(effects: &[Effect]) -> (u16, &str, String) {
+pub(super) fn immediate_of(effects: &[Effect]) -> (u16, &str, String) {
     match effects {
         [.., Effect::Reply(Reply::Immediate(response)), Effect::Finish(Finish::Ok(_))] => {
             (response.status, response.label, String::from_utf8(response.body.clone()).expect("text"))
@@ -260,7 +271,7 @@ fn every_denial_says_what_it_means_and_when_to_come_back() {
         assert!(text.contains(said), "{text}");
     }
     let (status, label, headers, _) = denied(Denial::Gone);
-    assert_eq!((status, label, headers), (404, "gone", Vec::new()), "coming back would not help");
+    assert_eq!((status, label, headers), (404, "unknown_response", Vec::new()), "coming back would not help");
 }
 
 #[test]
@@ -327,15 +338,24 @@ fn envoy_leaving_before_the_verdict_is_an_error_and_after_it_is_not() {
 }
 
 fn any_event() -> impl proptest::strategy::Strategy<Value = Event> {
-    let path = prop_oneof![Just("/v1/chat/completions"), Just("/v1/messages"), Just("/nothing")];
+    let path = prop_oneof![
+        Just("/v1/chat/completions"),
+        Just("/v1/messages"),
+        Just("/nothing"),
+        Just("/v1/responses/resp_1"),
+        Just("/v1/responses/resp_1/cancel"),
+    ];
     let chunk = prop_oneof![Just(CHAT.as_bytes().to_vec()), Just(b"{".to_vec()), Just(Vec::new())];
     prop_oneof![
-        (path, any::<bool>())
-            .prop_map(|(path, end)| Event::RequestHeaders(RequestHead { end, ..head(path) })),
+        (path, any::<bool>(), any::<bool>()).prop_map(|(path, end, get)| {
+            let method = if get { "GET" } else { "POST" }.into();
+            Event::RequestHeaders(RequestHead { method, end, ..head(path) })
+        }),
         (chunk, any::<bool>()).prop_map(|(chunk, end)| Event::RequestBody { chunk, end }),
         Just(Event::RequestTrailers),
         Just(grant()),
         Just(Event::Answer(Answer::Denied(Denial::Full))),
+        Just(Event::Answer(Answer::Denied(Denial::Gone))),
         Just(Event::ResponseHeaders(ResponseHead { status: 200, upstream: None, retry_after: None })),
         Just(Event::Closed),
     ]

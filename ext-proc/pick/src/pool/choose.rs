@@ -10,6 +10,12 @@ use crate::explain::{CANDIDATES_MAX, Candidate, Excluded, Explanation, LIST_MAX,
 use crate::settings::Strategy;
 use crate::slot::Slot;
 
+/// An endpoint is explored only if it costs at most this share more than the best, or so many seconds.
+const EXPLORED_SHARE: f64 = 0.5;
+const EXPLORED_S: f64 = 0.05;
+/// Costs that differ by less than this share of a step are alike.
+const ALIKE_STEPS: f64 = 0.5;
+
 /// An eligible endpoint under consideration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scored {
@@ -129,7 +135,9 @@ impl Pool {
                     cost(a).total_cmp(&cost(b)).then(a.in_flight.cmp(&b.in_flight))
                 };
                 let reason = sort(scored, order, Reason::CheapestCold);
-                self.explore(scored, rng).unwrap_or_else(|| warmth(scored, reason))
+                self.explore(scored, rng)
+                    .or_else(|| self.take_turns(scored))
+                    .unwrap_or_else(|| warmth(scored, reason))
             }
         };
         match scored.first().map(|s| s.class) {
@@ -146,15 +154,36 @@ impl Pool {
         }
     }
 
-    /// Now and then another fit endpoint comes first, by chance.
+    /// Now and then another fit endpoint comes first, by chance; only one where it costs little.
     fn explore(&self, scored: &mut [Scored], rng: &mut Rng) -> Option<Reason> {
-        let fit = scored.iter().take_while(|s| s.class == Class::Fit).count();
+        let best = scored.first().map_or(0.0, |s| s.explanation.total_s);
+        let near = best + (best * EXPLORED_SHARE).max(EXPLORED_S);
+        let is_near = |s: &&Scored| s.class == Class::Fit && s.explanation.total_s <= near;
+        let fit = scored.iter().take_while(is_near).count();
         if fit < 2 || rng.f64() >= self.settings.exploration {
             return None;
         }
         let chosen = rng.usize(1..fit);
         scored.get_mut(..=chosen)?.rotate_right(1);
         Some(Reason::Explored)
+    }
+
+    /// An engine takes new prompts between steps only, so loads that differ by little beside a step are alike: of those, the one
+    /// that was picked longest ago. A cached prefix is never given up for that.
+    fn take_turns(&self, scored: &mut [Scored]) -> Option<Reason> {
+        let best = *scored.first()?;
+        let Explanation { total_s, step_s, matched_tokens, .. } = best.explanation;
+        let alike = |s: &Scored| {
+            s.class == best.class
+                && s.explanation.total_s - total_s < step_s * ALIKE_STEPS
+                && s.explanation.matched_tokens >= matched_tokens
+        };
+        let picked = |s: &Scored| self.slot(s.slot).map_or(0, |slot| slot.picked);
+        let all = scored.iter().enumerate().filter(|(_, s)| alike(s));
+        let (chosen, _) = all.min_by_key(|(_, s)| picked(s))?;
+        let others = scored.iter().filter(|s| alike(s)).count();
+        scored.get_mut(..=chosen)?.rotate_right(1);
+        (others > 1).then_some(Reason::TieInTurn)
     }
 
     fn write_down(&self, scratch: &Scratch, reason: Reason, now_ms: u64) -> Pick {

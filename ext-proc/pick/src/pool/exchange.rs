@@ -33,6 +33,8 @@ impl Pool {
         if self.flights.len() >= TICKETS_MAX || self.flights.contains_key(&ticket) {
             return;
         }
+        self.picks += 1;
+        let picks = self.picks;
         let cost = &first.explanation;
         let work = self.work(request, cost.matched_tokens);
         self.learned.sent(request.prompt_tokens as u64, work.uncached_tokens);
@@ -47,6 +49,7 @@ impl Pool {
         let is_adapter = self.adapters.contains(ask.model);
         if let Some(slot) = self.slot_mut(first.slot) {
             slot.load.dispatch(&work, now_ms);
+            slot.picked = picks;
             if is_adapter {
                 slot.note_adapter(xxh3_64(ask.model.as_bytes()));
             }

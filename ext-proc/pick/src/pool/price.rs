@@ -93,6 +93,7 @@ impl Pool {
             foreign: Foreign {
                 waiting: blend(foreign.waiting, means.foreign.waiting),
                 running: blend(foreign.running, means.foreign.running),
+                kv_tokens: blend(foreign.kv_tokens, means.foreign.kv_tokens),
             },
             evicting: blend(slot.signals.evicting(now_ms), means.evicting),
             kv_capacity_tokens: capacity as f64,
@@ -115,13 +116,18 @@ impl Pool {
             let foreign = slot.signals.foreign();
             sum.foreign.waiting += weight * foreign.waiting;
             sum.foreign.running += weight * foreign.running;
+            sum.foreign.kv_tokens += weight * foreign.kv_tokens;
             sum.evicting += weight * slot.signals.evicting(now_ms);
             total += weight;
         }
         if total <= 0.0 {
             return Means::default();
         }
-        let foreign = Foreign { waiting: sum.foreign.waiting / total, running: sum.foreign.running / total };
+        let foreign = Foreign {
+            waiting: sum.foreign.waiting / total,
+            running: sum.foreign.running / total,
+            kv_tokens: sum.foreign.kv_tokens / total,
+        };
         Means { foreign, evicting: sum.evicting / total }
     }
 

@@ -21,10 +21,18 @@ const LOCK_NAME: &str = "lock";
 
 /// What a restart needs of a line.
 #[derive(Deserialize)]
-struct Closed {
+pub(crate) struct Closed {
     exchange: String,
-    revision: u32,
+    pub(crate) revision: u32,
     ended_unix_ms: u64,
+    #[serde(default)]
+    pub(crate) api: String,
+    #[serde(default)]
+    pub(crate) status: u32,
+    #[serde(default)]
+    pub(crate) endpoints: Vec<String>,
+    #[serde(default)]
+    pub(crate) endpoint: Option<String>,
 }
 
 pub(super) struct LogFile {
@@ -40,7 +48,7 @@ impl LogFile {
     pub(super) fn open(
         state_dir: &Path,
         since_ms: u64,
-        mut recall: impl FnMut(ExchangeId, u32),
+        mut recall: impl FnMut(ExchangeId, &Closed),
     ) -> io::Result<Self> {
         let lock = lock(state_dir)?;
         if let Some(previous) = newest_rotated(state_dir)? {
@@ -131,7 +139,11 @@ impl LogFile {
 }
 
 /// Reads whole lines; gives their length. A line that isn't a record is left alone and skipped.
-fn read(file: &mut impl BufRead, since_ms: u64, recall: &mut impl FnMut(ExchangeId, u32)) -> io::Result<u64> {
+fn read(
+    file: &mut impl BufRead,
+    since_ms: u64,
+    recall: &mut impl FnMut(ExchangeId, &Closed),
+) -> io::Result<u64> {
     let mut length = 0u64;
     let mut line = Vec::new();
     loop {
@@ -144,7 +156,7 @@ fn read(file: &mut impl BufRead, since_ms: u64, recall: &mut impl FnMut(Exchange
         length += read as u64;
         let Ok(closed) = serde_json::from_slice::<Closed>(&line) else { continue };
         if let (true, Some(id)) = (closed.ended_unix_ms >= since_ms, ExchangeId::from_hex(&closed.exchange)) {
-            recall(id, closed.revision);
+            recall(id, &closed);
         }
     }
 }

@@ -17,7 +17,7 @@ fn line(n: u8, revision: u32, ended: u64) -> String {
 
 fn recalled(dir: &Path, since_ms: u64) -> Vec<(ExchangeId, u32)> {
     let mut all = Vec::new();
-    LogFile::open(dir, since_ms, |id, revision| all.push((id, revision))).expect("opens");
+    LogFile::open(dir, since_ms, |id, closed| all.push((id, closed.revision))).expect("opens");
     all
 }
 

@@ -29,6 +29,7 @@ pub(crate) fn messages(reply: Reply, mode: BodyMode) -> Vec<ProcessingResponse> 
         Reply::ResponseHeaders => vec![message(Response::ResponseHeaders(HeadersResponse::default()))],
         Reply::Trailers => vec![message(Response::RequestTrailers(TrailersResponse::default()))],
         Reply::Immediate(answer) => vec![message(Response::ImmediateResponse(immediate(answer)))],
+        Reply::Verdict(verdict) if verdict.is_bodiless() => vec![headers(&verdict)],
         Reply::Verdict(verdict) => match mode {
             BodyMode::Buffered => vec![buffered(verdict)],
             BodyMode::FullDuplex => full_duplex(&verdict),
@@ -98,11 +99,19 @@ fn buffered(mut verdict: Verdict) -> ProcessingResponse {
     ProcessingResponse { dynamic_metadata, ..message(reply) }
 }
 
-fn full_duplex(verdict: &Verdict) -> Vec<ProcessingResponse> {
+/// The verdict in the reply to the request headers.
+fn headers(verdict: &Verdict) -> ProcessingResponse {
     let headers = HeadersResponse { response: Some(common(verdict, None)) };
     let dynamic_metadata = Some(metadata(verdict));
-    let mut all = vec![ProcessingResponse { dynamic_metadata, ..message(Response::RequestHeaders(headers)) }];
-    let mut pieces = verdict.body().chunks(DUPLEX_CHUNK_BYTES_MAX).peekable();
+    ProcessingResponse { dynamic_metadata, ..message(Response::RequestHeaders(headers)) }
+}
+
+fn full_duplex(verdict: &Verdict) -> Vec<ProcessingResponse> {
+    let mut all = vec![headers(verdict)];
+    // A body of no bytes ends too, and Envoy waits for that.
+    let empty = verdict.body().is_empty() && !verdict.has_trailers();
+    let pieces = verdict.body().chunks(DUPLEX_CHUNK_BYTES_MAX).chain(empty.then_some([].as_slice()));
+    let mut pieces = pieces.peekable();
     while let Some(piece) = pieces.next() {
         let end_of_stream = pieces.peek().is_none() && !verdict.has_trailers();
         let streamed = StreamedBodyResponse { body: piece.to_vec(), end_of_stream, ..Default::default() };

@@ -3,6 +3,7 @@
 //! Envoy can't take for "let it pass".
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,10 +12,10 @@ use std::time::Instant;
 
 use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, ProcessingResponse};
 use ext_proc_exchange::{
-    BodyMode, Effect, Event, Finish, Immediate, OkProof, Phase, Reply, StreamError, step,
+    Answer, BodyMode, Effect, Event, Finish, Immediate, OkProof, Phase, Reply, StreamError, step,
 };
 use futures_core::Stream;
-use proto_openai::Route;
+use proto_openai::{Api, Route};
 use proto_tokenweir::token::ExchangeId;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::{Status, Streaming};
@@ -41,6 +42,8 @@ pub(crate) struct ExchangeStream {
     /// API label, once it is known; for metrics.
     api: &'static str,
     id: Option<ExchangeId>,
+    /// The endpoint that the response's id tells, if it got one from us.
+    named_for: Option<SocketAddr>,
     outbox: VecDeque<ProcessingResponse>,
     end: Option<End>,
     /// The service goes away: decided streams end with OK.
@@ -64,6 +67,7 @@ impl ExchangeStream {
             started: false,
             api: NONE,
             id: None,
+            named_for: None,
             outbox: VecDeque::new(),
             end: None,
             received: Instant::now(),
@@ -80,10 +84,12 @@ impl ExchangeStream {
         }
         match decode::event(message, &self.shared.tenant_header) {
             Some(event) => {
-                if let Event::RequestHeaders(head) = &event
-                    && let Route::Body(api) = proto_openai::route(&head.method, &head.path)
-                {
-                    self.api = api.as_label();
+                if let Event::RequestHeaders(head) = &event {
+                    self.api = match proto_openai::route(&head.method, &head.path) {
+                        Route::Body(api) => api.as_label(),
+                        Route::StoredResponse(_) => Api::StoredResponse.as_label(),
+                        _ => self.api,
+                    };
                 }
                 self.take(event);
             }
@@ -111,6 +117,11 @@ impl ExchangeStream {
             Effect::Ask(inquiry) => {
                 let (answer, id) = self.shared.dispatcher.answer(&inquiry);
                 self.id = id;
+                if let Answer::Granted(grant) = &answer
+                    && grant.response_id.is_some()
+                {
+                    self.named_for = grant.endpoints.first().copied();
+                }
                 return Some(Event::Answer(answer));
             }
             Effect::Reply(reply) => {
@@ -120,6 +131,11 @@ impl ExchangeStream {
             Effect::Served(head) => {
                 if let Some(id) = self.id {
                     self.shared.dispatcher.served(id, head);
+                    if let (Some(picked), Some(served), 200..300) =
+                        (self.named_for, head.upstream, head.status)
+                    {
+                        self.shared.dispatcher.stored.served(id, picked, served);
+                    }
                 }
             }
             Effect::Abandoned => {

@@ -168,7 +168,10 @@ async fn a_prompt_goes_where_its_beginning_is_and_the_prediction_is_held_against
 #[tokio::test]
 async fn each_strategy_is_had_by_its_name() {
     for (strategy, reasons) in [
-        ("least_work", &["tie_at_random", "cheapest_cold", "cheapest_warm", "warm_is_busier"][..]),
+        (
+            "least_work",
+            &["tie_at_random", "tie_in_turn", "cheapest_cold", "cheapest_warm", "warm_is_busier"][..],
+        ),
         ("prefix_only", &["tie_at_random", "longest_prefix"][..]),
         ("least_request", &["tie_at_random", "fewest_in_flight"][..]),
         ("round_robin", &["turn"][..]),

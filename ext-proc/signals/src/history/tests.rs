@@ -169,6 +169,13 @@ fn an_idle_engine_and_a_long_prefill_are_not_stuck() {
     // Time at rest doesn't count once there is work.
     let work = |cpu| engine(1, 0, 500, cpu);
     assert_eq!(health(&show(&mut history, work, 1, 3 * STUCK_MS + 250, 4 * STUCK_MS)), Health::Ready);
+    // Nor does it once the work is done; the next work is judged anew.
+    let mut history = self::history();
+    show(&mut history, work, 1, 0, STUCK_MS - 250);
+    assert_eq!(health(&show(&mut history, idle, 0, STUCK_MS, 3 * STUCK_MS)), Health::Ready);
+    assert_eq!(health(&show(&mut history, work, 1, 3 * STUCK_MS + 250, 4 * STUCK_MS)), Health::Ready);
+    let late = 4 * STUCK_MS + 250;
+    assert_eq!(health(&show(&mut history, work, 1, late, late)), Health::Stuck);
     // No token moves, but the cache fills.
     let fill = |cpu: f64| engine(1, 0, 500, cpu).replace(" 0.5\n", &format!(" {}\n", cpu / 1000.0));
     assert_eq!(health(&show(&mut self::history(), fill, 1, 0, 3 * STUCK_MS)), Health::Ready);
@@ -191,8 +198,10 @@ fn requests_that_never_arrive_mean_paused() {
     show(&mut history, rest, 0, 0, 1_000);
     assert_eq!(health(&show(&mut history, rest, 3, 1_250, 1_000 + STUCK_MS)), Health::Ready);
     assert_eq!(health(&show(&mut history, rest, 3, 1_250 + STUCK_MS, 1_250 + STUCK_MS)), Health::Paused);
+    // They have arrived, though nothing has come of it yet.
+    assert_eq!(health(&history.metrics(page(&engine(3, 0, 500, 98.0)), 3, 1_500 + STUCK_MS)), Health::Ready);
     // It goes on.
-    let look = history.metrics(page(&engine(3, 0, 501, 99.0)), 3, 1_500 + STUCK_MS);
+    let look = history.metrics(page(&engine(3, 0, 501, 99.0)), 3, 1_750 + STUCK_MS);
     assert_eq!(health(&look), Health::Ready);
 }
 

@@ -1,15 +1,18 @@
 //! The top-level members of a request: which are read, which are refused, which may not repeat.
 
+mod options;
+
 use std::ops::Range;
 
+use self::options::usage_wish;
 use super::prompt::PromptReader;
-use super::{BodyError, Flag, Prompt, Request, Session, SpanKind, StreamOptions, UsageWish, shown};
+use super::{BodyError, Prompt, Request, Session, SpanKind, StreamOptions, UsageWish, shown};
 use crate::api::Api;
 use crate::json::{Kind, Scanner, Text, unsigned};
 use crate::limits::{MEMBERS_MAX, MODEL_BYTES_MAX};
 
 /// Every top-level member that is read. Each may appear once.
-const KEYS: [&str; 37] = [
+const KEYS: [&str; 38] = [
     "model",
     "stream",
     "stream_options",
@@ -47,6 +50,7 @@ const KEYS: [&str; 37] = [
     "suffix",
     "encoding_format",
     "background",
+    "request_id",
 ];
 
 /// Members of `vllm_xargs` that reach into the engine's cache and transfers.
@@ -67,6 +71,7 @@ pub(super) struct Reader<'a> {
     n: u32,
     tools: Option<Range<usize>>,
     session: Session<'a>,
+    background: bool,
 }
 
 impl<'a> Reader<'a> {
@@ -82,6 +87,7 @@ impl<'a> Reader<'a> {
             n: 1,
             tools: None,
             session: Session::default(),
+            background: false,
         }
     }
 
@@ -131,7 +137,7 @@ impl<'a> Reader<'a> {
 
     fn member(&mut self, name: &'static str) -> Result<(), BodyError> {
         let kind = self.scanner.peek()?;
-        if kind == Kind::Null && !matches!(name, "model" | "stream_options") {
+        if kind == Kind::Null && !matches!(name, "model" | "stream_options" | "request_id") {
             return Ok(self.scanner.null()?);
         }
         match name {
@@ -151,12 +157,15 @@ impl<'a> Reader<'a> {
             "n" | "best_of" => self.sequences(name, kind)?,
             "user" => self.session.user = self.hint(kind)?,
             "prompt_cache_key" => self.session.prompt_cache_key = self.hint(kind)?,
+            "previous_response_id" if self.api == Api::Responses => self.previous_response(kind)?,
             "previous_response_id" => self.session.previous_response_id = self.hint(kind)?,
             "safety_identifier" => self.session.safety_identifier = self.hint(kind)?,
             "metadata" if kind == Kind::Object => self.metadata()?,
             "cache_salt" | "priority" | "kv_transfer_params" | "ec_transfer_params" => {
                 return Err(reserved(name, name));
             }
+            // Also as null: the gateway's own would stand beside it.
+            "request_id" => return Err(reserved(name, name)),
             "encoding_format" if self.api.is_metered() && !self.api.can_stream() => {
                 self.encoding_format(kind)?
             }
@@ -200,47 +209,6 @@ impl<'a> Reader<'a> {
             return Err(BodyError::new("stream", message));
         }
         Ok(self.scanner.bool()?)
-    }
-
-    fn stream_options(&mut self, kind: Kind) -> Result<(), BodyError> {
-        if kind != Kind::Object {
-            let range = self.scanner.value()?;
-            self.stream_options =
-                if kind == Kind::Null { StreamOptions::Null(range) } else { StreamOptions::Other };
-            return Ok(());
-        }
-        self.scanner.open()?;
-        let members_at = self.scanner.at();
-        let (mut include_usage, mut continuous_usage_stats) = (None, None);
-        let mut first = true;
-        let mut empty = true;
-        while let Some(key) = self.scanner.member(&mut first)? {
-            empty = false;
-            let (name, slot) = match &*key.name() {
-                b"include_usage" => ("stream_options.include_usage", &mut include_usage),
-                b"continuous_usage_stats" => {
-                    ("stream_options.continuous_usage_stats", &mut continuous_usage_stats)
-                }
-                _ => {
-                    self.scanner.skip()?;
-                    continue;
-                }
-            };
-            if slot.is_some() {
-                return Err(twice("stream_options", name, &key));
-            }
-            let kind = self.scanner.peek()?;
-            let start = self.scanner.at();
-            let value = match kind {
-                Kind::Bool => Some(self.scanner.bool()?),
-                Kind::Null => self.scanner.null().map(|()| Some(false))?,
-                _ => self.scanner.value().map(|_| None)?,
-            };
-            *slot = Some(Flag { range: start..self.scanner.at(), value });
-        }
-        self.stream_options =
-            StreamOptions::Object { members_at, empty, include_usage, continuous_usage_stats };
-        Ok(())
     }
 
     fn max_tokens(&mut self, name: &'static str, kind: Kind) -> Result<(), BodyError> {
@@ -313,13 +281,25 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// A response in the background is answered before anything of it was generated.
-    fn background(&mut self, kind: Kind) -> Result<(), BodyError> {
-        if kind == Kind::Bool && !self.scanner.bool()? {
-            return Ok(());
+    /// The response to go on from: only the engine that made it knows it, so it decides where the request goes.
+    fn previous_response(&mut self, kind: Kind) -> Result<(), BodyError> {
+        const NAME: &str = "previous_response_id";
+        if kind != Kind::String {
+            let message = format!("`{NAME}` must be a string or null, but it is {}. {NO_COERCION}", a(kind));
+            return Err(BodyError::new(NAME, message));
         }
-        let message = "`background` must be false or absent: what is generated after the answer can't be counted. Use `stream` for a long response.";
-        Err(BodyError::new("background", message.into()))
+        self.session.previous_response_id = Some(self.scanner.string()?);
+        Ok(())
+    }
+
+    fn background(&mut self, kind: Kind) -> Result<(), BodyError> {
+        if kind != Kind::Bool {
+            let message =
+                format!("`background` must be true, false or null, but it is {}. {NO_COERCION}", a(kind));
+            return Err(BodyError::new("background", message));
+        }
+        self.background = self.scanner.bool()?;
+        Ok(())
     }
 
     fn metadata(&mut self) -> Result<(), BodyError> {
@@ -373,35 +353,10 @@ impl<'a> Reader<'a> {
             prompt,
             tools: self.tools,
             session: self.session,
+            background: self.background,
             members_at,
             stream_options: self.stream_options,
         })
-    }
-}
-
-/// `continuous_usage_stats` alone does nothing in engines, so it is no wish either.
-fn usage_wish(options: &StreamOptions) -> Result<UsageWish, BodyError> {
-    let (include_usage, continuous) = match options {
-        StreamOptions::Absent | StreamOptions::Null(_) => return Ok(UsageWish::None),
-        StreamOptions::Other => {
-            let message = "`stream_options` must be an object or null.".into();
-            return Err(BodyError::new("stream_options", message));
-        }
-        StreamOptions::Object { include_usage, continuous_usage_stats, .. } => {
-            (include_usage, continuous_usage_stats)
-        }
-    };
-    let read = |flag: &Option<Flag>, name: &str| match flag {
-        None => Ok(false),
-        Some(flag) => flag.value.ok_or_else(|| {
-            let message = format!("`stream_options.{name}` must be true, false or null. {NO_COERCION}");
-            BodyError::new("stream_options", message)
-        }),
-    };
-    match (read(include_usage, "include_usage")?, read(continuous, "continuous_usage_stats")?) {
-        (false, _) => Ok(UsageWish::None),
-        (true, false) => Ok(UsageWish::Final),
-        (true, true) => Ok(UsageWish::Continuous),
     }
 }
 

@@ -157,18 +157,48 @@ fn what_could_not_be_counted_is_refused() {
     for format in ["\"float\"", "\"base64\"", "null", "1", "[\"bytes\"]", "\"Bytes\""] {
         accepted(Api::Embeddings, &with(&format!("\"encoding_format\":{format}")));
     }
-    for value in ["true", "\"true\"", "1", "{}"] {
-        let body = with(&format!("\"input\":\"x\",\"background\":{value}"));
-        let error = refused(Api::Responses, &body);
-        assert_eq!(error.param, Some("background"));
-        assert!(error.message.contains("stream"), "{error}");
-        accepted(CHAT, &body);
-    }
+}
+
+#[test]
+fn what_decides_about_a_stored_response_is_read_and_never_guessed_at() {
+    let read = |member: &str| {
+        let body = with(member);
+        let request = accepted(Api::Responses, &body);
+        let previous = request.session.previous_response_id.map(|id| id.decode().into_owned());
+        (request.background, previous)
+    };
+    assert_eq!(read("\"background\":true"), (true, None));
     for value in ["false", "null"] {
-        accepted(Api::Responses, &with(&format!("\"background\":{value}")));
+        assert_eq!(read(&format!("\"background\":{value}")), (false, None));
+    }
+    assert_eq!(read("\"previous_response_id\":\"resp_\\u0061\""), (false, Some("resp_a".into())));
+    assert_eq!(read("\"previous_response_id\":\"\""), (false, Some(String::new())), "it names something");
+    assert_eq!(read("\"previous_response_id\":null"), (false, None));
+    for (key, wrong) in
+        [("background", ["\"true\"", "1", "{}"]), ("previous_response_id", ["1", "[\"resp_a\"]", "false"])]
+    {
+        for value in wrong {
+            let body = with(&format!("\"input\":\"x\",\"{key}\":{value}"));
+            assert_eq!(refused(Api::Responses, &body).param, Some(key));
+            assert!(!accepted(CHAT, &body).background, "of other APIs it is no member");
+        }
     }
     let twice = refused(Api::Responses, &with("\"background\":false,\"background\":true"));
     assert!(twice.message.contains("twice"));
+}
+
+#[test]
+fn a_client_names_no_response_itself_however_it_writes_it() {
+    for api in Api::ALL {
+        for key in ["request_id", "request\\u005fid", "\\u0072equest_id"] {
+            for value in ["\"resp_x\"", "null", "1", "{}"] {
+                let error = refused(api, &with(&format!("\"{key}\":{value}")));
+                assert_eq!(error.param, Some("request_id"));
+                assert!(error.message.contains("set by the gateway"), "{error}");
+            }
+        }
+        accepted(api, &with("\"metadata\":{\"request_id\":\"mine\"}"));
+    }
 }
 
 #[test]

@@ -62,6 +62,30 @@ fn the_model_is_replaced_where_it_stands() {
     assert_eq!(String::from_utf8(rewritten).unwrap(), wanted);
 }
 
+#[test]
+fn a_response_is_named_by_a_first_member_and_every_other_byte_stays() {
+    let named = |body: &str| {
+        let request = scan(Api::Responses, body.as_bytes()).unwrap();
+        String::from_utf8(request.first_member().name_response("resp_1").apply(body.as_bytes())).unwrap()
+    };
+    for (before, after) in [
+        (r#"{"model":"m"}"#, r#"{"request_id":"resp_1","model":"m"}"#),
+        (
+            " {\n\"input\": 1.50e0, \"model\" :\"m\" }",
+            " {\"request_id\":\"resp_1\",\n\"input\": 1.50e0, \"model\" :\"m\" }",
+        ),
+        (
+            r#"{"metadata":{"request_id":"x"},"model":"m","stream":true}"#,
+            r#"{"request_id":"resp_1","metadata":{"request_id":"x"},"model":"m","stream":true}"#,
+        ),
+    ] {
+        assert_eq!(named(before), after);
+        let once: Value = serde_json::from_str(after).unwrap();
+        assert_eq!(once["request_id"], "resp_1");
+        assert!(scan(Api::Responses, after.as_bytes()).is_err(), "no client may send what an engine gets");
+    }
+}
+
 /// A body with any members around those that matter, in any order, each written by serde_json.
 fn any_body() -> impl Strategy<Value = Vec<(String, String)>> {
     let options = prop_oneof![

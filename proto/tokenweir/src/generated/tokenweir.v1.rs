@@ -188,6 +188,9 @@ pub struct ExchangeToken {
     pub request_id: ::prost::alloc::string::String,
     #[prost(bool, tag = "16")]
     pub stream: bool,
+    /// The engine answers before it generates: the answer has no usage.
+    #[prost(bool, tag = "17")]
+    pub background: bool,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]

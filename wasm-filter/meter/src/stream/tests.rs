@@ -11,6 +11,7 @@ use crate::fake::FakeHost;
 use crate::root::Root;
 
 mod memory;
+mod stored;
 mod timing;
 
 const CONTINUOUS: &[u8] =
