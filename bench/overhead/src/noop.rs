@@ -1,4 +1,4 @@
-//! The floor: an ext_proc that only ever says "continue". Tonic with the same server settings as Tokenweir, and as little
+//! The floor: an ext_proc that only ever says "continue". Tonic with the same server and runtime settings as Tokenweir, and as little
 //! around it as there can be: replies are a plain mapping of the messages that come.
 
 use std::pin::Pin;
@@ -50,7 +50,9 @@ impl ExternalProcessor for Noop {
 
 /// Serves on a port that it prints, until the process is ended.
 pub(crate) fn serve() -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let workers = std::thread::available_parallelism().map_or(1, usize::from) / 2;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(workers.max(1)).enable_all().build()?;
     let window = u32::try_from(MESSAGE_BYTES_MAX)?;
     let service = ExternalProcessorServer::new(Noop)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
