@@ -51,6 +51,8 @@ pub struct Options {
     pub ext_proc: bool,
     /// The filter module; `None` leaves the filter out.
     pub wasm: Option<PathBuf>,
+    /// Whether the routes that fail open have the filter too, an instance of its own.
+    pub wasm_on_open: bool,
     /// More members of the filter's configuration, as JSON members: `"tick_ms": 20`.
     pub filter_settings: BTreeMap<String, Value>,
     /// Listener buffer limit, in bytes.
@@ -97,6 +99,7 @@ impl Default for Options {
             body_mode: BodyMode::Buffered,
             ext_proc: true,
             wasm: None,
+            wasm_on_open: true,
             filter_settings: BTreeMap::new(),
             // Just above the service's body limit, so that it answers 413 itself; and well below its message limit: a
             // message that is too long fails the stream, and an open route would let the request pass.
@@ -270,6 +273,9 @@ fn listeners(options: &Options, dir: &Path, port: u16, version: u32) -> Result<S
         for (name, require, on) in
             [("tokenweir-protected", true, &mut protected), ("tokenweir-open", false, &mut open)]
         {
+            if !require && !options.wasm_on_open {
+                continue;
+            }
             let mut settings = options.filter_settings.clone();
             settings.insert("require_verdict".to_owned(), Value::Bool(require));
             settings.entry("report_clusters".to_owned()).or_insert_with(|| serde_json::json!(["ext_proc"]));

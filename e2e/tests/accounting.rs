@@ -17,16 +17,6 @@ fn is_aborted(n: u64) -> bool {
     n % 10 == 3
 }
 
-/// Tokens of a chat or completion stream that the client has seen: each event of a choice carries one, but for the first
-/// of a chat's choice.
-fn tokens_seen(reply: &Reply) -> u64 {
-    let text = String::from_utf8_lossy(&reply.body);
-    let whole = text.rfind("\n\n").map_or("", |end| &text[..end]);
-    let is_token =
-        |event: &&str| event.contains("\"choices\":[{") && !event.contains("\"role\":\"assistant\"");
-    whole.split("\n\n").filter(is_token).count() as u64
-}
-
 /// Running usage is of one choice. Clients that leave before the final one have used what all choices used together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_leaves_has_used_all_its_choices() {
@@ -52,7 +42,7 @@ async fn a_client_that_leaves_has_used_all_its_choices() {
         let call = Call::json(path, body).header("x-engine-interval-ms", "5").abort_after(40);
         let reply = harness.send(call).await.unwrap();
         assert_eq!((reply.status, &reply.ended), (200, &Ended::HungUp));
-        let seen = tokens_seen(&reply);
+        let seen = reply.tokens_seen();
         assert!(seen > 30, "{seen} tokens are too few to tell choices apart");
         let id = reply.request_id();
         let service = harness.service().unwrap();
@@ -145,7 +135,7 @@ async fn recorded_tokens_are_the_engines_own() {
                 aborted += 1;
                 let output = record.usage.output.unwrap_or(0);
                 assert!(output <= entry.completion_tokens, "{record:?}\n{entry:?}");
-                assert!(output >= tokens_seen(reply), "the client has seen more: {record:?}\n{entry:?}");
+                assert!(output >= reply.tokens_seen(), "the client has seen more: {record:?}\n{entry:?}");
             }
         }
     }

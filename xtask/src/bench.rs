@@ -3,18 +3,25 @@
 use anyhow::Result;
 
 use crate::parts;
-use crate::suite::{command, run};
+use crate::suite::{cargo, command, run};
 
-/// Requests per second through Envoy with and without Tokenweir.
-pub(crate) fn throughput(json: Option<&str>) -> Result<()> {
+/// What Tokenweir costs behind Envoy. `quick`: only whether every answer and every record is right.
+pub(crate) fn overhead(json: Option<&str>, quick: bool) -> Result<()> {
     parts::envoy()?;
-    let service = parts::service(false)?;
     let filter = parts::filter()?;
-    let bin = ["run", "--locked", "--release", "--quiet", "-p", "e2e", "--bin", "throughput", "--"];
-    let mut bench = command("cargo", &bin)?;
+    // What is shipped is what is measured; for right and wrong the profile that other suites have built will do.
+    let profile = if quick { "release" } else { "dist" };
+    let build = ["build", "--locked", "--profile", profile, "-p"];
+    cargo(&[&build[..], &["ext-proc-server", "--bin", "tokenweir"]].concat())?;
+    cargo(&[&build[..], &["bench-overhead"]].concat())?;
+    let folder = parts::target()?.join(profile);
+    let mut bench = command(folder.join("bench-overhead"), &[])?;
+    if quick {
+        bench.arg("--quick");
+    }
     if let Some(file) = json {
         bench.args(["--json", file]);
     }
-    bench.env("TOKENWEIR_BIN", service).env("TOKENWEIR_WASM", filter);
+    bench.env("TOKENWEIR_BIN", folder.join("tokenweir")).env("TOKENWEIR_WASM", filter);
     run(bench)
 }

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::suite::{Suites, cargo, command, run};
-use crate::{demo, e2e, parts, tidy};
+use crate::{bench, demo, e2e, parts, tidy};
 
 pub(crate) fn gate(full: bool) -> Result<()> {
     let mut suites = Suites::default();
@@ -16,6 +16,7 @@ pub(crate) fn gate(full: bool) -> Result<()> {
     suites.run("filter (wasm)", || parts::filter().map(drop))?;
     suites.run("service (release)", || parts::service(true).and_then(|_| parts::service(false)).map(drop))?;
     suites.run("e2e envoy", || e2e::envoy(full))?;
+    suites.run("bench overhead, quick", || bench::overhead(None, true))?;
     suites.run("e2e sdk", e2e::sdk)?;
     suites.run("e2e vllm", || e2e::vllm(full))?;
     suites.run("demo", || demo::start(&demo::Options { once: true, engine: demo::EngineKind::Sim }))?;

@@ -48,6 +48,9 @@ enum Task {
         /// Where the result is written, as JSON.
         #[arg(long)]
         json: Option<String>,
+        /// Only whether every answer is right; measures nothing.
+        #[arg(long)]
+        quick: bool,
     },
     /// House rules that no compiler checks.
     Tidy,
@@ -65,8 +68,8 @@ enum E2eSuite {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Bench {
-    /// Requests per second through Envoy with and without Tokenweir.
-    Throughput,
+    /// What Tokenweir costs behind Envoy, beside a no-op ext_proc and beside none.
+    Overhead,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -77,7 +80,7 @@ fn main() -> anyhow::Result<()> {
         Task::E2e { suite: E2eSuite::Envoy, full } => e2e::envoy(full),
         Task::E2e { suite: E2eSuite::Sdk, full: _ } => e2e::sdk(),
         Task::E2e { suite: E2eSuite::Vllm, full } => e2e::vllm(full),
-        Task::Bench { bench: Bench::Throughput, json } => bench::throughput(json.as_deref()),
+        Task::Bench { bench: Bench::Overhead, json, quick } => bench::overhead(json.as_deref(), quick),
         Task::Tidy => tidy::check(),
     }
 }

@@ -70,6 +70,17 @@ impl Reply {
         self.events
     }
 
+    /// Tokens of a chat or completion stream that came so far: each event of a choice carries one, but for the first of a
+    /// chat's choice.
+    #[must_use]
+    pub fn tokens_seen(&self) -> u64 {
+        let text = String::from_utf8_lossy(&self.body);
+        let whole = text.rfind("\n\n").map_or("", |end| &text[..end]);
+        let is_token =
+            |event: &&str| event.contains("\"choices\":[{") && !event.contains("\"role\":\"assistant\"");
+        whole.split("\n\n").filter(is_token).count() as u64
+    }
+
     /// One header, empty when absent or not text.
     #[must_use]
     pub fn header(&self, name: &str) -> &str {

@@ -33,6 +33,9 @@ pub const COUNT_MAX: u64 = 1 << 48;
 /// Most bytes of room that a stream keeps for the next event, once one is over.
 pub const ROOM_BYTES_MAX: usize = 4 << 10;
 
+/// Most bytes of an event that is kept as the template for the next one.
+pub const TEMPLATE_BYTES_MAX: usize = 2 << 10;
+
 /// Most bytes of one value (`usage`, `error`) kept while a JSON response goes by.
 pub const USAGE_BYTES_MAX: usize = 16 << 10;
 

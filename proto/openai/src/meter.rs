@@ -9,6 +9,7 @@ mod messages;
 mod responses;
 mod running;
 mod stream;
+mod template;
 mod whole;
 
 use crate::plan::Plan;

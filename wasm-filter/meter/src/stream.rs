@@ -165,17 +165,15 @@ impl Stream {
         let is_to_strip =
             plan.strip != Strip::Nothing && plan.stream && self.status == 200 && self.kind == BodyKind::Sse;
         // Bytes that are held back until the end could not be sent after trailers.
-        let is_editable = encoding == Encoding::Identity && host.response_header("trailer").is_none();
-        let strip = match (is_to_strip, is_editable) {
-            (false, _) => Strip::Nothing,
-            (true, true) => {
-                host.remove_response_header("content-length");
-                plan.strip
-            }
-            (true, false) => {
-                host.count(Counter::Unstripped, 1);
-                Strip::Nothing
-            }
+        let is_editable = || encoding == Encoding::Identity && host.response_header("trailer").is_none();
+        let strip = if !is_to_strip {
+            Strip::Nothing
+        } else if is_editable() {
+            host.remove_response_header("content-length");
+            plan.strip
+        } else {
+            host.count(Counter::Unstripped, 1);
+            Strip::Nothing
         };
         self.body = Some(Body::open(Plan { strip, ..plan }, self.kind, encoding));
     }

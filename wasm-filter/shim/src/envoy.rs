@@ -3,6 +3,7 @@
 //! The SDK's methods unwrap what its functions return, so only the functions are used. They still panic on statuses that
 //! Envoy does not give in the callbacks that [`Host`] names for them: each call here keeps to these.
 
+use std::cell::Cell;
 use std::time::UNIX_EPOCH;
 
 use proxy_wasm::hostcalls;
@@ -15,21 +16,45 @@ use crate::grpc_service::upstream;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Envoy;
 
-/// Ids of the stats, defined once for each VM: Envoy keeps an entry for every definition.
+/// The stats, defined once for each VM: Envoy keeps an entry for every definition.
+///
+/// They are moved here first and told to Envoy once a tick: one request moves several, and each call to the host costs as
+/// much as all the rest of a small response.
 struct Metrics {
-    counters: Vec<(Counter, u32)>,
-    queue: Option<u32>,
+    counters: Vec<(Counter, Stat)>,
+    queue: Option<Stat>,
+}
+
+struct Stat {
+    id: u32,
+    untold: Cell<i64>,
+}
+
+impl Stat {
+    fn define(kind: MetricType, name: &str) -> Option<Stat> {
+        Some(Stat { id: hostcalls::define_metric(kind, name).ok()?, untold: Cell::new(0) })
+    }
+
+    fn move_by(&self, by: i64) {
+        self.untold.set(self.untold.get().saturating_add(by));
+    }
+
+    /// A stat that cannot be moved is no reason to disturb a request.
+    fn tell(&self) {
+        let by = self.untold.take();
+        if by != 0 {
+            hostcalls::increment_metric(self.id, by).unwrap_or(());
+        }
+    }
 }
 
 impl Metrics {
     fn define() -> Metrics {
-        let define = |kind, name| hostcalls::define_metric(kind, name).ok();
+        let counter =
+            |counter: &Counter| Some((*counter, Stat::define(MetricType::Counter, counter.name())?));
         Metrics {
-            counters: Counter::ALL
-                .iter()
-                .filter_map(|counter| Some((*counter, define(MetricType::Counter, counter.name())?)))
-                .collect(),
-            queue: define(MetricType::Gauge, QUEUE_GAUGE),
+            counters: Counter::ALL.iter().filter_map(counter).collect(),
+            queue: Stat::define(MetricType::Gauge, QUEUE_GAUGE),
         }
     }
 }
@@ -43,11 +68,11 @@ pub(crate) fn define_metrics() {
     METRICS.with(|_| ());
 }
 
-/// Moves a stat. A stat that cannot be moved is no reason to disturb a request.
-fn move_stat(id: Option<u32>, by: i64) {
-    if let Some(id) = id.filter(|_| by != 0) {
-        hostcalls::increment_metric(id, by).unwrap_or(());
-    }
+/// Tells Envoy how far the stats have moved since the last time.
+pub(crate) fn tell_metrics() {
+    METRICS.with(|metrics| {
+        metrics.counters.iter().map(|(_, stat)| stat).chain(&metrics.queue).for_each(Stat::tell);
+    });
 }
 
 impl Host for Envoy {
@@ -87,13 +112,18 @@ impl Host for Envoy {
 
     fn count(&self, counter: Counter, by: u64) {
         METRICS.with(|metrics| {
-            let id = metrics.counters.iter().find(|(known, _)| *known == counter).map(|(_, id)| *id);
-            move_stat(id, i64::try_from(by).unwrap_or(i64::MAX));
+            if let Some((_, stat)) = metrics.counters.iter().find(|(known, _)| *known == counter) {
+                stat.move_by(i64::try_from(by).unwrap_or(i64::MAX));
+            }
         });
     }
 
     fn move_queue_gauge(&self, by: i64) {
-        METRICS.with(|metrics| move_stat(metrics.queue, by));
+        METRICS.with(|metrics| {
+            if let Some(stat) = &metrics.queue {
+                stat.move_by(by);
+            }
+        });
     }
 
     fn dispatch(&self, call: &Call<'_>) -> Result<u32, DispatchError> {

@@ -11,7 +11,7 @@ use wasm_filter_meter::host::Host;
 use wasm_filter_meter::root::Root;
 use wasm_filter_meter::stream::{Passage, Stream};
 
-use crate::envoy::{Envoy, define_metrics};
+use crate::envoy::{Envoy, define_metrics, tell_metrics};
 
 /// Called by Envoy for each new VM.
 #[allow(unsafe_code, reason = "an exported symbol; the name is fixed by the proxy-wasm ABI")]
@@ -37,7 +37,9 @@ impl Context for RootShim {
     }
 
     fn on_done(&mut self) -> bool {
-        self.root.on_done(&Envoy)
+        let done = self.root.on_done(&Envoy);
+        tell_metrics();
+        done
     }
 }
 
@@ -58,6 +60,7 @@ impl RootContext for RootShim {
 
     fn on_tick(&mut self) {
         self.root.on_tick(&Envoy);
+        tell_metrics();
     }
 
     fn create_http_context(&self, _context_id: u32) -> Option<Box<dyn HttpContext>> {

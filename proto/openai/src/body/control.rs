@@ -78,7 +78,7 @@ impl<'a> Reader<'a> {
     pub(super) fn new(api: Api, bytes: &'a [u8]) -> Self {
         Self {
             api,
-            scanner: Scanner::new(bytes),
+            scanner: Scanner::long(bytes),
             prompt: PromptReader::default(),
             model: None,
             stream: false,

@@ -224,3 +224,32 @@ proptest! {
         let _ = check(&bytes);
     }
 }
+
+#[test]
+fn a_plain_run_ends_at_the_first_byte_that_may_not_be_in_it() {
+    // Every byte at every place, with every other kind of end behind it.
+    for byte in 0..=255_u8 {
+        for at in 0..20 {
+            for (behind, next) in [(1, b'"'), (2, b'\\'), (1, 0x1f), (9, 0)] {
+                let mut bytes = vec![b'a'; 40];
+                bytes[at] = byte;
+                bytes[at + behind] = next;
+                let naive = bytes.iter().position(|b| *b < 0x20 || matches!(b, b'"' | b'\\'));
+                assert_eq!(Some(text::plain_length(&bytes)), naive, "{byte} at {at}");
+            }
+        }
+    }
+    assert_eq!(text::plain_length(b""), 0);
+    assert_eq!(text::plain_length(b"abc"), 3);
+    assert_eq!(text::plain_length("1234567é".as_bytes()), 9);
+}
+
+#[test]
+fn a_long_text_is_judged_as_a_short_one() {
+    let texts: [&[u8]; 6] =
+        [b"[\"\xff\"]", b"[\"a\", \"\xc3\"]", b"[\"\xc3\xa9\"]", b"[\"\x01\xff\"]", b"[\"\xff", b"\xff"];
+    for text in texts {
+        let read = |mut scanner: Scanner<'_>| scanner.value().and_then(|_| scanner.end());
+        assert_eq!(read(Scanner::long(text)), read(Scanner::new(text)), "{text:?}");
+    }
+}

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Tally;
 use super::stream::{Marks, Seen};
-use crate::json::{Kind, Scanner, Step, unsigned};
+use crate::json::{Kind, Scanner, Step, Text, unsigned};
 use crate::usage::Counts;
 
 /// Whether this is an ordinary event: choices, none finished, no usage. Then there is nothing to
@@ -30,7 +30,7 @@ pub(super) fn is_plain(data: &[u8], marks: &Marks) -> Option<bool> {
 const ENVELOPE: [&[u8]; 6] = [b"id", b"object", b"created", b"model", b"system_fingerprint", b"service_tier"];
 
 /// What one event says.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Chunk {
     /// `usage`, if it is an object.
     pub(super) counts: Option<Counts>,
@@ -54,6 +54,8 @@ pub(super) struct Chunk {
     pub(super) finished: bool,
     abort: bool,
     content: bool,
+    /// Where the content lies, if one string is all of it.
+    pub(super) text: Option<Range<usize>>,
 }
 
 impl Chunk {
@@ -134,7 +136,7 @@ impl Chunk {
                         self.index = index.and_then(|index| usize::try_from(index).ok());
                     }
                 }
-                (b"text", Kind::String) => self.content |= !scanner.string()?.is_empty(),
+                (b"text", Kind::String) => self.text(&scanner.string()?),
                 (b"delta", Kind::Object) => self.delta(scanner)?,
                 _ => scanner.skip()?,
             }
@@ -148,16 +150,33 @@ impl Chunk {
         while let Some(key) = scanner.member(&mut first)? {
             match (&*key.name(), scanner.peek()?) {
                 (b"content" | b"reasoning" | b"reasoning_content" | b"refusal", Kind::String) => {
-                    self.content |= !scanner.string()?.is_empty();
+                    self.text(&scanner.string()?);
                 }
                 (b"tool_calls" | b"function_call" | b"audio", Kind::Array | Kind::Object) => {
                     // Shorter than this it is empty.
                     self.content |= scanner.value()?.len() > 2;
+                    self.text = None;
                 }
                 _ => scanner.skip()?,
             }
         }
         Ok(())
+    }
+
+    fn text(&mut self, text: &Text<'_>) {
+        if text.is_empty() {
+            return;
+        }
+        // A second one makes the first one less than all.
+        self.text = (!self.content).then(|| text.range());
+        self.content = true;
+    }
+
+    /// Whether the next event is likely to say the same but for its text and its counts: one choice that goes on, with
+    /// text and counts.
+    pub(super) fn is_running(&self) -> bool {
+        let counts = self.counts.is_some_and(|counts| !counts.is_odd());
+        counts && self.text.is_some() && self.index.is_some() && !self.finished && !self.error && !self.abort
     }
 
     /// Whether this is the usage event: no choices, but counts. Without so much as the member

@@ -4,6 +4,7 @@ use memchr::memmem::Finder;
 
 use super::hold::Hold;
 use super::running::Running;
+use super::template::Template;
 use super::{Pushed, Tally, chat, messages, responses};
 use crate::api::Api;
 use crate::plan::{Plan, Strip};
@@ -22,6 +23,7 @@ pub(super) struct Reader {
     api: Api,
     strip: Strip,
     hold: Hold,
+    template: Template,
     pub(super) marks: Marks,
     pub(super) seen: Seen,
     /// Some bytes came.
@@ -71,6 +73,7 @@ impl Stream {
             api: plan.api,
             strip,
             hold: Hold::default(),
+            template: Template::default(),
             marks,
             seen: Seen::default(),
             bytes: false,
@@ -105,13 +108,16 @@ impl Stream {
     }
 
     pub(super) fn kept_bytes(&self) -> usize {
-        self.framer.kept_bytes() + self.reader.hold.kept_bytes() + self.reader.seen.running.kept_bytes()
+        let reader = &self.reader;
+        let kept = reader.hold.kept_bytes() + reader.template.kept_bytes() + reader.seen.running.kept_bytes();
+        self.framer.kept_bytes() + kept
     }
 
     pub(super) fn let_go(&mut self, tally: &mut Tally, out: &mut Vec<u8>) {
         let Self { framer, reader } = self;
         framer.let_go(&mut |piece| reader.piece(piece, tally, out));
         reader.hold.let_go(out);
+        reader.template.let_go();
         reader.seen.running.let_go(reader.api == Api::Completions);
     }
 }
@@ -164,11 +170,15 @@ impl Reader {
 
     /// An event of a chat or completion stream.
     fn chunk(&mut self, raw: &[u8], event: &Event<'_>, data: &[u8], tally: &mut Tally, out: &mut Vec<u8>) {
-        if let Some(content) = chat::is_plain(data, &self.marks) {
+        let chunk = if let Some(chunk) = self.template.read(data) {
+            chunk
+        } else if let Some(content) = chat::is_plain(data, &self.marks) {
             self.seen.content += u64::from(content);
             return self.pass(raw, out);
-        }
-        let Ok(chunk) = chat::Chunk::read(data) else {
+        } else if let Ok(chunk) = chat::Chunk::read(data) {
+            self.template.learn(data, &chunk);
+            chunk
+        } else {
             tally.unparsed = true;
             return self.pass(raw, out);
         };
@@ -184,21 +194,16 @@ impl Reader {
             return;
         }
         let cut = if all || (chunk.has_choices && chunk.counts.is_some()) { chunk.usage_cut } else { None };
-        let mut edited = Vec::new();
-        let raw = match cut.filter(|cut| !cut.is_empty()) {
-            None => raw,
-            Some(cut) => {
-                let (from, to) = (event.raw_at(cut.start), event.raw_at(cut.end - 1) + 1);
-                edited.extend_from_slice(raw.get(..from).unwrap_or_default());
-                edited.extend_from_slice(raw.get(to..).unwrap_or_default());
-                &edited
-            }
-        };
+        let cut = cut.filter(|cut| !cut.is_empty());
+        let cut = cut.map_or(0..0, |cut| event.raw_at(cut.start)..event.raw_at(cut.end - 1) + 1);
+        let kept = [raw.get(..cut.start).unwrap_or_default(), raw.get(cut.end..).unwrap_or_default()];
         match chunk.choices_end {
             Some(end) if all && chunk.finished && chunk.fingerprint.is_none() && !chunk.error && end > 0 => {
-                self.hold.hold(raw, event.raw_at(end - 1) + 1, out);
+                let slot = event.raw_at(end - 1) + 1;
+                let before = if cut.start < slot { cut.len() } else { 0 };
+                self.hold.hold(&kept.concat(), slot - before, out);
             }
-            _ => self.pass(raw, out),
+            _ => kept.iter().for_each(|kept| self.pass(kept, out)),
         }
     }
 

@@ -75,6 +75,18 @@ impl Counts {
         Ok(())
     }
 
+    /// The same counts but for two, which change with every event.
+    pub(crate) const fn with(mut self, completion_tokens: u64, total_tokens: u64) -> Self {
+        self.completion_tokens = Some(completion_tokens);
+        self.total_tokens = Some(total_tokens);
+        self
+    }
+
+    /// Whether exactly these two are among the counts.
+    pub(crate) fn has(&self, completion_tokens: u64, total_tokens: u64) -> bool {
+        self.completion_tokens == Some(completion_tokens) && self.total_tokens == Some(total_tokens)
+    }
+
     /// Whether a count was given that is none.
     pub(crate) const fn is_odd(&self) -> bool {
         self.odd
