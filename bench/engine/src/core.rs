@@ -87,15 +87,22 @@ impl Core {
         self.die_after = tokens;
     }
 
+    /// Stops time or lets it go on. What is due at the moment when it stops is completed: later arrivals must not come
+    /// before it.
     pub(crate) fn freeze(&mut self, frozen: bool) {
+        let stops = frozen && self.clock.frozen.is_none();
         self.clock.freeze(frozen);
+        if stops {
+            self.advance_to(self.clock.now());
+        }
     }
 
     /// Completes what is due; whether the engine has to die now.
     pub(crate) fn advance(&mut self) -> bool {
-        if self.clock.frozen.is_some() {
-            return false;
-        }
+        self.clock.frozen.is_none() && self.advance_to(self.clock.now())
+    }
+
+    fn advance_to(&mut self, now: u64) -> bool {
         let (flows, die_after, mut dies, mut ended) = (&mut self.flows, self.die_after, false, false);
         let mut tell = |output: Output| {
             dies |= die_after.is_some_and(|tokens| output.generated >= tokens);
@@ -108,7 +115,7 @@ impl Core {
                 flow.tell(*sequence, &output);
             }
         };
-        self.scheduler.advance(self.clock.now(), &mut tell);
+        self.scheduler.advance(now, &mut tell);
         if ended && self.adapted {
             self.note_loras();
         }
@@ -117,12 +124,14 @@ impl Core {
 
     /// Takes the sequences of one request; none where the queue is full. The flag says that the engine has to die now.
     pub(crate) fn submit(&mut self, jobs: Vec<Job>) -> Result<(Arc<Flow>, Vec<u64>, bool), Full> {
-        let before = self.advance();
+        // One reading of the clock: a step that ends between two would begin the next with a request of later.
+        let now = self.clock.now();
+        let before = self.clock.frozen.is_none() && self.advance_to(now);
         if let Some(full) = self.scheduler.refuses(jobs.len()) {
             return Err(full);
         }
         let flow = Flow::new(jobs.len());
-        let (now, mut ids) = (self.clock.now(), Vec::with_capacity(jobs.len()));
+        let mut ids = Vec::with_capacity(jobs.len());
         for (sequence, job) in jobs.into_iter().enumerate() {
             let id = self.scheduler.submit(job, now);
             self.flows.insert(id, (Arc::clone(&flow), sequence));

@@ -11,12 +11,18 @@ impl Scheduler {
         if self.requests.is_empty() {
             return false;
         }
-        let mut budget = self.limits.batched_tokens;
         let mut parts: Vec<(u64, usize)> = Vec::with_capacity(self.running.len());
-        let preempted = self.schedule_running(&mut budget, &mut parts);
-        // Where all were preempted, the next step is this one.
-        if !preempted || parts.is_empty() {
-            self.admit(at, &mut budget, &mut parts);
+        loop {
+            let mut budget = self.limits.batched_tokens;
+            let preempted = self.schedule_running(&mut budget, &mut parts);
+            if !preempted {
+                self.admit(at, &mut budget, &mut parts);
+            }
+            // A step in which nothing but a preemption happened is no step: the next one follows at once. It ends, because
+            // each time fewer are running.
+            if !preempted || !parts.is_empty() {
+                break;
+            }
         }
         if parts.is_empty() {
             self.publish();

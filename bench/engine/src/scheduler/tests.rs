@@ -188,12 +188,26 @@ fn with_priorities_the_least_important_is_preempted_and_the_most_important_admit
 
 #[test]
 fn a_request_is_admitted_only_where_its_whole_prompt_fits() {
+    // Ten blocks. The first needs two of them and decodes; the second's first chunk would fit beside it, all of it not.
     let mut scheduler = Scheduler::new(Limits { blocks: 11, batched_tokens: 32, ..limits() }, SPEED);
-    let first = submit(&mut scheduler, job(prompt(1, 96), 1), 0);
-    let second = submit(&mut scheduler, job(prompt(2, 96), 1), 0);
+    let first = submit(&mut scheduler, job(prompt(1, 20), 5), 0);
+    let second = submit(&mut scheduler, job(prompt(2, 150), 1), 0);
     let told = run(&mut scheduler);
     assert_eq!(told[&second].timing.queued, told[&first].timing.last);
     assert_eq!(scheduler.stats().preemptions, 0);
+}
+
+/// The least important request preempts itself while others run after it: the engine goes on.
+#[test]
+fn a_step_of_nothing_but_a_preemption_is_followed_by_another() {
+    // Nine blocks: five of the first, four of the second. The first needs its sixth before the second needs its fifth.
+    let limits = Limits { blocks: 10, caching: false, priority: true, ..limits() };
+    let mut scheduler = Scheduler::new(limits, SPEED);
+    let low = submit(&mut scheduler, Job { priority: 5, ..job(prompt(1, 64), 30) }, 0);
+    let high = submit(&mut scheduler, Job { priority: 1, ..job(prompt(2, 49), 30) }, 10 * MS);
+    let told = run(&mut scheduler);
+    assert_eq!((told[&low].generated, told[&high].generated, scheduler.unfinished()), (30, 40, 0));
+    assert!(scheduler.stats().preemptions > 0);
 }
 
 #[test]
