@@ -29,15 +29,20 @@ impl Clock {
         (self.origin.elapsed().as_nanos() as f64 * self.scale) as u64
     }
 
-    fn now(&self) -> u64 {
-        self.frozen.unwrap_or_else(|| self.passed() - self.skipped)
+    /// Virtual time when `passed` virtual nanoseconds would have passed without any pause.
+    fn at(&self, passed: u64) -> u64 {
+        self.frozen.unwrap_or_else(|| passed.saturating_sub(self.skipped))
     }
 
-    fn freeze(&mut self, frozen: bool) {
+    fn now(&self) -> u64 {
+        self.at(self.passed())
+    }
+
+    fn freeze(&mut self, frozen: bool, passed: u64) {
         match (self.frozen, frozen) {
-            (None, true) => self.frozen = Some(self.now()),
+            (None, true) => self.frozen = Some(self.at(passed)),
             (Some(at), false) => {
-                self.skipped = self.passed() - at;
+                self.skipped = passed.saturating_sub(at);
                 self.frozen = None;
             }
             _ => {}
@@ -91,7 +96,8 @@ impl Core {
     /// before it.
     pub(crate) fn freeze(&mut self, frozen: bool) {
         let stops = frozen && self.clock.frozen.is_none();
-        self.clock.freeze(frozen);
+        let passed = self.clock.passed();
+        self.clock.freeze(frozen, passed);
         if stops {
             self.advance_to(self.clock.now());
         }
@@ -210,5 +216,26 @@ pub(crate) async fn drive(state: Arc<State>, mut stopped: watch::Receiver<()>) {
                 }
             } => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_that_stood_still_is_not_made_up_for() {
+        let mut clock = Clock { origin: Instant::now(), scale: 2.0, skipped: 0, frozen: None };
+        assert_eq!(clock.at(100), 100);
+        clock.freeze(true, 100);
+        clock.freeze(true, 300);
+        assert_eq!(clock.at(700), 100);
+        clock.freeze(false, 700);
+        assert_eq!(clock.at(710), 110);
+        clock.freeze(true, 720);
+        clock.freeze(false, 1000);
+        assert_eq!(clock.at(1000), 120);
+        // 120 is due when 1000 virtual nanoseconds have passed: in half as many real ones.
+        assert_eq!(clock.real(120) - clock.origin, Duration::from_nanos(500));
     }
 }

@@ -258,6 +258,22 @@ async fn books_metrics_and_usage_say_the_same() {
 }
 
 #[tokio::test]
+async fn the_three_kinds_of_input_of_a_message_add_up() {
+    let engine = engine();
+    let words = "water under the weir ".repeat(20);
+    let body = format!(r#"{{"messages":[{{"role":"user","content":"{words}"}}],"max_tokens":2}}"#);
+    for read in [0.0, 96.0] {
+        let reply = send(engine.address(), "/v1/messages", &body, &[]).await.expect("an answer");
+        let usage = super::Node::parse(&reply.body);
+        let number = |member: &str| usage.number(&format!("usage.{member}")).expect("a number");
+        let (cached, created) = (number("cache_read_input_tokens"), number("cache_creation_input_tokens"));
+        assert_eq!((cached, created), (read, 96.0 - read));
+        let prompt = engine.books().entries().last().map(|entry| entry.prompt_tokens as f64);
+        assert_eq!(Some(number("input_tokens") + cached + created), prompt);
+    }
+}
+
+#[tokio::test]
 async fn responses_are_kept_continued_and_cancelled() {
     let engine = Engine::start(EngineConfig { time_scale: 1.0, ..config(Kind::Plain) }).expect("an engine");
     let address = engine.address();
