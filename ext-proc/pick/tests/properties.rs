@@ -1,4 +1,13 @@
 //! What holds of a pool whatever happens to it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::float_cmp,
+    reason = "all of it is test code"
+)]
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

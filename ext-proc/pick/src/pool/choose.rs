@@ -23,13 +23,19 @@ pub(super) struct Scored {
     pub(super) class: Class,
     pub(super) in_flight: u32,
     pub(super) matched_chunks: usize,
-    pub(super) explanation: Explanation,
+    pub(super) matched_tokens: u64,
+    pub(super) total_s: f64,
+    pub(super) step_s: f64,
+    /// Where its explanation is.
+    pub(super) at: usize,
 }
 
 /// Buffers that picks reuse.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     pub(super) scored: Vec<Scored>,
+    /// Apart, so that ordering doesn't move them.
+    pub(super) explanations: Vec<Explanation>,
     excluded: Vec<(usize, Excluded)>,
     pub(super) depths: Vec<u32>,
 }
@@ -54,10 +60,12 @@ impl Pool {
             let reason = self.order(ask, &mut scratch.scored, rng);
             let first = *scratch.scored.first().ok_or(NoPick::NoneReady)?;
             let pick = self.write_down(&scratch, reason, now_ms);
-            self.reserve(ticket, ask, &request, &first, &pick.order, now_ms);
+            let cost = scratch.explanations.get(first.at).copied().unwrap_or_default();
+            self.reserve(ticket, ask, &request, (&first, &cost, &pick.order), now_ms);
             Ok(pick)
         });
         scratch.scored.clear();
+        scratch.explanations.clear();
         scratch.excluded.clear();
         self.scratch = scratch;
         picked
@@ -88,7 +96,10 @@ impl Pool {
                     class: Class::Fit,
                     matched_chunks: 0,
                     in_flight: slot.load.in_flight(),
-                    explanation: Explanation::default(),
+                    matched_tokens: 0,
+                    total_s: 0.0,
+                    step_s: 0.0,
+                    at: scratch.scored.len(),
                 }),
             }
         }
@@ -123,7 +134,7 @@ impl Pool {
             Strategy::PrefixOnly => {
                 rng.shuffle(scored);
                 let order = |a: &Scored, b: &Scored| {
-                    let matched = |s: &Scored| s.explanation.matched_tokens;
+                    let matched = |s: &Scored| s.matched_tokens;
                     matched(b).cmp(&matched(a)).then(a.in_flight.cmp(&b.in_flight))
                 };
                 sort(scored, order, Reason::LongestPrefix)
@@ -131,7 +142,7 @@ impl Pool {
             Strategy::LeastWork => {
                 rng.shuffle(scored);
                 let order = |a: &Scored, b: &Scored| {
-                    let cost = |s: &Scored| s.explanation.total_s;
+                    let cost = |s: &Scored| s.total_s;
                     cost(a).total_cmp(&cost(b)).then(a.in_flight.cmp(&b.in_flight))
                 };
                 let reason = sort(scored, order, Reason::CheapestCold);
@@ -156,9 +167,9 @@ impl Pool {
 
     /// Now and then another fit endpoint comes first, by chance; only one where it costs little.
     fn explore(&self, scored: &mut [Scored], rng: &mut Rng) -> Option<Reason> {
-        let best = scored.first().map_or(0.0, |s| s.explanation.total_s);
+        let best = scored.first().map_or(0.0, |s| s.total_s);
         let near = best + (best * EXPLORED_SHARE).max(EXPLORED_S);
-        let is_near = |s: &&Scored| s.class == Class::Fit && s.explanation.total_s <= near;
+        let is_near = |s: &&Scored| s.class == Class::Fit && s.total_s <= near;
         let fit = scored.iter().take_while(is_near).count();
         if fit < 2 || rng.f64() >= self.settings.exploration {
             return None;
@@ -172,11 +183,11 @@ impl Pool {
     /// that was picked longest ago. A cached prefix is never given up for that.
     fn take_turns(&self, scored: &mut [Scored]) -> Option<Reason> {
         let best = *scored.first()?;
-        let Explanation { total_s, step_s, matched_tokens, .. } = best.explanation;
+        let Scored { total_s, step_s, matched_tokens, .. } = best;
         let alike = |s: &Scored| {
             s.class == best.class
-                && s.explanation.total_s - total_s < step_s * ALIKE_STEPS
-                && s.explanation.matched_tokens >= matched_tokens
+                && s.total_s - total_s < step_s * ALIKE_STEPS
+                && s.matched_tokens >= matched_tokens
         };
         let picked = |s: &Scored| self.slot(s.slot).map_or(0, |slot| slot.picked);
         let all = scored.iter().enumerate().filter(|(_, s)| alike(s));
@@ -189,7 +200,8 @@ impl Pool {
     fn write_down(&self, scratch: &Scratch, reason: Reason, now_ms: u64) -> Pick {
         let address = |number: usize| self.slot(number).map(|slot| slot.address);
         let order = scratch.scored.iter().take(LIST_MAX).filter_map(|s| address(s.slot)).collect();
-        let eligible = scratch.scored.iter().map(|s| (s.slot, None, s.explanation));
+        let explanation = |s: &Scored| scratch.explanations.get(s.at).copied().unwrap_or_default();
+        let eligible = scratch.scored.iter().map(|s| (s.slot, None, explanation(s)));
         let excluded = scratch.excluded.iter().map(|&(slot, why)| (slot, Some(why), Explanation::default()));
         let candidates = eligible
             .chain(excluded)
@@ -233,7 +245,7 @@ fn warmth(scored: &[Scored], reason: Reason) -> Reason {
     if reason == Reason::TieAtRandom {
         return reason;
     }
-    let matched = |s: &Scored| s.explanation.matched_tokens;
+    let matched = |s: &Scored| s.matched_tokens;
     let first = scored.first().map_or(0, matched);
     let most = scored.iter().map(matched).max().unwrap_or_default();
     match (first, most) {

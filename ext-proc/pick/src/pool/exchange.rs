@@ -9,7 +9,7 @@ use super::flight::{Flight, Told};
 use super::{Pool, TICKETS_MAX};
 use crate::ask::{Ask, Ticket, Used};
 use crate::cost::{Request, prefill_s};
-use crate::explain::LIST_MAX;
+use crate::explain::{Explanation, LIST_MAX};
 use crate::load::{Phase, Work};
 use crate::prefix::{bytes_at, chunk_bytes, chunks_at};
 
@@ -26,8 +26,7 @@ impl Pool {
         ticket: Ticket,
         ask: &Ask<'_>,
         request: &Request,
-        first: &Scored,
-        order: &[SocketAddr],
+        (first, cost, order): (&Scored, &Explanation, &[SocketAddr]),
         now_ms: u64,
     ) {
         if self.flights.len() >= TICKETS_MAX || self.flights.contains_key(&ticket) {
@@ -35,7 +34,6 @@ impl Pool {
         }
         self.picks += 1;
         let picks = self.picks;
-        let cost = &first.explanation;
         let work = self.work(request, cost.matched_tokens);
         self.learned.sent(request.prompt_tokens as u64, work.uncached_tokens);
         let expected_ms =

@@ -43,7 +43,7 @@ impl Pool {
     }
 
     pub(super) fn score(&self, ask: &Ask<'_>, request: &Request, scratch: &mut Scratch, now_ms: u64) {
-        let Scratch { scored, depths, .. } = scratch;
+        let Scratch { scored, explanations, depths, .. } = scratch;
         depths.clear();
         if self.uses_prefixes() && ask.prefix.chunks() > 0 {
             self.index.matches(ask.prefix.hashes(), self.slots.len(), depths);
@@ -52,11 +52,15 @@ impl Pool {
         let means = self.means(now_ms);
         let adapter = self.adapters.contains(ask.model).then(|| xxh3_64(ask.model.as_bytes()));
         for candidate in scored {
+            candidate.at = explanations.len();
             let Some(slot) = self.slot(candidate.slot) else { continue };
             candidate.class = self.class(slot, now_ms);
             candidate.matched_chunks = depths.get(candidate.slot).map_or(0, |&depth| depth as usize);
             let matched = bytes_at(candidate.matched_chunks) as f64 / bytes_per_token * slot.trust();
-            candidate.explanation = self.cost(slot, ask.model, adapter, request, &means, matched, now_ms);
+            let cost = self.cost(slot, ask.model, adapter, request, &means, matched, now_ms);
+            (candidate.total_s, candidate.step_s) = (cost.total_s, cost.step_s);
+            candidate.matched_tokens = cost.matched_tokens;
+            explanations.push(cost);
         }
     }
 

@@ -3,6 +3,14 @@
 //! Engines batch continuously and keep prefix caches like vLLM; the pool gets what it gets in life: looks at the engines four
 //! times a second and a little late, reports of first tokens and ends in batches of 20 ms, and priors that are half or
 //! double the truth. `cargo test -p ext-proc-pick --test simulation -- --nocapture` prints the figures.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "all of it is test code"
+)]
 
 mod cache;
 mod engine;
@@ -124,7 +132,7 @@ fn shared_prefixes_are_won_clearly() {
 
 #[test]
 fn conversations_are_won_clearly() {
-    wins(&rows(Kind::MultiTurn), 0.85, 0.9);
+    wins(&rows(Kind::MultiTurn), 0.88, 0.9);
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub(crate) struct Fate {
     pub(crate) hit: f64,
 }
 
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Ask { session: usize },
     Arrive { id: usize, engine: usize },
