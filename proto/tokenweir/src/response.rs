@@ -136,7 +136,7 @@ mod tests {
             text.to_uppercase(),
             text.replace("a7", "A7"),
             format!("{text}0"),
-            text[..text.len() - 1].to_owned(),
+            text.chars().take(52).collect(),
             text.replace("resp_", "chat_"),
             text.replace("a7a7", "+7a7"),
             format!("resp_{}", "é".repeat(24)),
