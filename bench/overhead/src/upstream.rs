@@ -21,15 +21,18 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 /// How much of a body is looked at: an injected member is the first one.
 const LOOKED_AT_BYTES: usize = 256;
 
+/// Pieces that are written one by one, the head with the first.
+type Pieces = Rc<Vec<Vec<u8>>>;
+
 /// Encoded answers, made on first use.
 #[derive(Default)]
 struct Shelf {
-    /// Pieces that are written one by one, the head with the first.
-    made: RefCell<HashMap<(usize, bool), Rc<Vec<Vec<u8>>>>>,
+    /// By number of events, and whether they carry usage.
+    made: RefCell<HashMap<(usize, bool), Pieces>>,
 }
 
 impl Shelf {
-    fn stream(&self, events: usize, usage: bool) -> Rc<Vec<Vec<u8>>> {
+    fn stream(&self, events: usize, usage: bool) -> Pieces {
         let make = || {
             let mut pieces: Vec<Vec<u8>> =
                 answers::stream(events, usage).iter().map(|event| chunk(event)).collect();
@@ -68,23 +71,24 @@ pub(crate) fn serve(ports: usize) -> Result<()> {
     local.block_on(&runtime, async {
         let (shelf, whole) =
             (Rc::new(Shelf::default()), Rc::new(sized("application/json", &answers::whole())));
-        let mut accepting = Vec::new();
+        let mut accepting = tokio::task::JoinSet::new();
         for _ in 0..ports {
             let listener = listen().await?;
             let (shelf, whole) = (Rc::clone(&shelf), Rc::clone(&whole));
-            accepting.push(tokio::task::spawn_local(async move {
+            accepting.spawn_local(async move {
                 loop {
                     let Ok((socket, _)) = listener.accept().await else { continue };
                     let (shelf, whole) = (Rc::clone(&shelf), Rc::clone(&whole));
                     // A connection that breaks is the client's affair.
                     tokio::task::spawn_local(async move { drop(connection(socket, &shelf, &whole).await) });
                 }
-            }));
+            });
         }
-        for task in accepting {
-            task.await?;
+        // None of them ends by itself.
+        match accepting.join_next().await {
+            Some(Err(failed)) => Err(failed.into()),
+            _ => Ok(()),
         }
-        Ok(())
     })
 }
 
