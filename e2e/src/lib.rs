@@ -17,6 +17,7 @@ pub mod records;
 pub mod rough;
 pub mod sdk;
 pub mod service;
+pub mod sims;
 pub mod template;
 pub mod vllm;
 
