@@ -25,3 +25,23 @@ pub(crate) fn overhead(json: Option<&str>, quick: bool) -> Result<()> {
     bench.env("TOKENWEIR_BIN", folder.join("tokenweir")).env("TOKENWEIR_WASM", filter);
     run(bench)
 }
+
+/// Strategies of the pick against each other. `quick`: one seed, and shorter.
+pub(crate) fn pick(json: Option<&str>, quick: bool, seeds: Option<&str>) -> Result<()> {
+    parts::envoy()?;
+    let filter = parts::filter()?;
+    let service = parts::service(false)?;
+    cargo(&["build", "--locked", "--release", "-p", "bench-pick"])?;
+    let mut bench = command(parts::target()?.join("release/bench-pick"), &[])?;
+    if quick {
+        bench.arg("--quick");
+    }
+    if let Some(file) = json {
+        bench.args(["--json", file]);
+    }
+    if let Some(seeds) = seeds {
+        bench.args(["--seeds", seeds]);
+    }
+    bench.env("TOKENWEIR_BIN", service).env("TOKENWEIR_WASM", filter);
+    run(bench)
+}

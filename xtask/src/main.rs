@@ -48,9 +48,12 @@ enum Task {
         /// Where the result is written, as JSON.
         #[arg(long)]
         json: Option<String>,
-        /// Only whether every answer is right; measures nothing.
+        /// The short form: of `overhead` only whether every answer is right, of `pick` one seed.
         #[arg(long)]
         quick: bool,
+        /// Seeds of the loads of `pick`, with commas between.
+        #[arg(long)]
+        seeds: Option<String>,
     },
     /// House rules that no compiler checks.
     Tidy,
@@ -70,6 +73,8 @@ enum E2eSuite {
 enum Bench {
     /// What Tokenweir costs behind Envoy, beside a no-op ext_proc and beside none.
     Overhead,
+    /// Strategies of the pick against each other, to simulated engines.
+    Pick,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -80,7 +85,12 @@ fn main() -> anyhow::Result<()> {
         Task::E2e { suite: E2eSuite::Envoy, full } => e2e::envoy(full),
         Task::E2e { suite: E2eSuite::Sdk, full: _ } => e2e::sdk(),
         Task::E2e { suite: E2eSuite::Vllm, full } => e2e::vllm(full),
-        Task::Bench { bench: Bench::Overhead, json, quick } => bench::overhead(json.as_deref(), quick),
+        Task::Bench { bench: Bench::Overhead, json, quick, seeds: _ } => {
+            bench::overhead(json.as_deref(), quick)
+        }
+        Task::Bench { bench: Bench::Pick, json, quick, seeds } => {
+            bench::pick(json.as_deref(), quick, seeds.as_deref())
+        }
         Task::Tidy => tidy::check(),
     }
 }

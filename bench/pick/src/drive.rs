@@ -98,9 +98,10 @@ async fn ask(
     pace: Pace,
 ) -> (Answer, String) {
     let late_s = pace.engine_s(due.elapsed());
+    let due_s = pace.engine_s(due.saturating_duration_since(pace.start));
     let limit = Duration::from_secs_f64(pace.limit_s / pace.scale);
     let Ok(received) = target.ask(question, history, limit).await else {
-        return (Answer { late_s, ..Answer::default() }, String::new());
+        return (Answer { due_s, late_s, ..Answer::default() }, String::new());
     };
     let since = |time: Option<std::time::Instant>| {
         time.map_or(0.0, |time| pace.engine_s(time.saturating_duration_since(due.into_std())))
@@ -109,6 +110,7 @@ async fn ask(
     let (first_s, last_s) = (since(received.first), since(received.last));
     let answer = Answer {
         whole: output == question.output as u64,
+        due_s,
         first_s,
         end_s: pace.engine_s(due.elapsed()),
         gap_s: (last_s - first_s) / (output.max(2) - 1) as f64,

@@ -43,12 +43,12 @@ pub struct Cpu {
 /// The model that is served by the pool of a strategy.
 #[must_use]
 pub fn model(strategy: &str) -> String {
-    format!("sim-{}", pool_name(strategy))
+    format!("sim-{strategy}")
 }
 
-/// Names of pools have no underscores.
-fn pool_name(strategy: &str) -> String {
-    strategy.replace('_', "-")
+/// The n-th strategy's pool; Envoy's configuration wants one that is called `a`.
+fn pool_name(n: usize) -> String {
+    (b'a'..=b'z').nth(n).map(char::from).unwrap_or('z').to_string()
 }
 
 impl Fleet {
@@ -64,7 +64,7 @@ impl Fleet {
     ) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("tokenweir-pick-").tempdir()?;
         let (mut pools, mut addresses) = (Vec::new(), Vec::new());
-        for strategy in strategies {
+        for (pool, strategy) in strategies.iter().enumerate() {
             let mut engines = Vec::new();
             for n in 0..ENGINES {
                 let config = EngineConfig {
@@ -79,11 +79,12 @@ impl Fleet {
                 }
                 engines.push(one);
             }
-            addresses.push((pool_name(strategy), engines.iter().map(Engine::address).collect::<Vec<_>>()));
+            addresses.push((pool_name(pool), engines.iter().map(Engine::address).collect::<Vec<_>>()));
             pools.push(engines);
         }
         let mut service = Service::prepare(&dir.path().join("service"), false)?;
-        service.config["pools"] = strategies.iter().map(|strategy| pool(strategy, pick)).collect();
+        service.config["pools"] =
+            strategies.iter().enumerate().map(|(n, strategy)| pool(n, strategy, pick)).collect();
         let ready = |(name, list): &(String, Vec<SocketAddr>)| {
             (name.clone(), list.iter().map(|address| (*address, true)).collect())
         };
@@ -139,14 +140,11 @@ impl Fleet {
     }
 }
 
-fn pool(strategy: &str, pick: &Value) -> Value {
-    let mut pool = json!({
-        "name": pool_name(strategy), "models": [model(strategy)], "strategy": strategy, "usage": "inject", "engine": "vllm",
-    });
-    if !pick.is_null() {
-        pool["pick"] = pick.clone();
-    }
-    pool
+fn pool(n: usize, strategy: &str, pick: &Value) -> Value {
+    json!({
+        "name": pool_name(n), "models": [model(strategy)], "strategy": strategy, "usage": "inject", "engine": "vllm",
+        "pick": pick,
+    })
 }
 
 fn spoil(faults: &mut Faults, flaw: Flaw) {

@@ -21,8 +21,10 @@ use serde_json::{Value, json};
 /// What is compared with all others.
 const OURS: &str = "least_work";
 /// Seconds of engine time in which requests come; conversations need longer to be told.
-const SPAN_S: f64 = 16.0;
-const TURNS_SPAN_S: f64 = 24.0;
+const SPAN_S: f64 = 14.0;
+const TURNS_SPAN_S: f64 = 20.0;
+/// Seconds of those in which caches and batches fill; requests of this time are sent and not counted.
+const WARM_S: f64 = 4.0;
 /// Seconds of engine time after which an answer counts as failed.
 const LIMIT_S: f64 = 12.0;
 /// Lateness of the load that makes a run worthless, seconds of engine time.
@@ -37,7 +39,7 @@ struct Arguments {
     /// Seeds of the loads.
     #[arg(long, value_delimiter = ',', default_value = "1,2,3")]
     seeds: Vec<u64>,
-    /// One seed, half the time.
+    /// One seed, two thirds of the time.
     #[arg(long)]
     quick: bool,
     /// Only workloads whose name begins so.
@@ -59,11 +61,15 @@ struct Arguments {
     #[arg(long, default_value_t = 0.06)]
     gap_s: f64,
     /// Members of the pools' `pick` configuration, as JSON.
-    #[arg(long, default_value = "null")]
+    #[arg(long, default_value = "{}", value_parser = parse_json)]
     pick: Value,
     /// Prints an admin page of the service at the end of each run: /debug/picks.
     #[arg(long)]
     page: Option<String>,
+}
+
+fn parse_json(text: &str) -> Result<Value, serde_json::Error> {
+    serde_json::from_str(text)
 }
 
 fn main() -> Result<()> {
@@ -137,7 +143,7 @@ impl<'a> Run<'a> {
             seed,
             rate: workload.rate(&engine.speed, gap_s),
             sessions: workload.sessions(&engine.speed, gap_s),
-            span_s: if arguments.quick { span_s / 2.0 } else { span_s },
+            span_s: if arguments.quick { span_s / 1.5 } else { span_s },
             objective,
             engine,
         })
@@ -158,7 +164,7 @@ impl<'a> Run<'a> {
             .collect();
         let mut summaries = Vec::new();
         for lane in lanes {
-            summaries.push(Summary::of(&lane.await?, self.span_s, self.objective));
+            summaries.push(Summary::of(&lane.await?, WARM_S, self.span_s, self.objective));
         }
         let took_s = begun.elapsed().as_secs_f64();
         let cpu = share(fleet.cpu()?, before, took_s);
@@ -191,7 +197,7 @@ impl<'a> Run<'a> {
         let note = json!({
             "workload": self.workload.name, "seed": self.seed, "rate_per_s": self.rate,
             "conversations": self.sessions, "cache_tokens": self.engine.blocks * self.engine.block_tokens,
-            "span_s": self.span_s, "took_s": took_s, "late_p99_s": late, "load_average": bench_result::machine::load(),
+            "warm_s": WARM_S, "span_s": self.span_s, "took_s": took_s, "late_p99_s": late, "load_average": bench_result::machine::load(),
             "cores": {"envoy": cpu.envoy_s, "service": cpu.service_s, "engines_and_load": cpu.own_s},
             "requests_per_engine": requests, "strategies": by_strategy,
         });

@@ -16,6 +16,8 @@ pub struct Objective {
 pub struct Answer {
     /// Whether it came whole, with 200 and usage.
     pub whole: bool,
+    /// When it was due.
+    pub due_s: f64,
     /// Seconds from when it was due until the first token.
     pub first_s: f64,
     /// Seconds from when it was due until the end.
@@ -61,9 +63,11 @@ fn quantile(values: &mut [f64], share: f64) -> f64 {
 }
 
 impl Summary {
-    /// Of `answers` to requests that came within `span_s` seconds of engine time.
+    /// Of `answers` to requests that were due from `warm_s` to `span_s` seconds of engine time; the earlier ones only fill
+    /// caches and batches.
     #[must_use]
-    pub fn of(answers: &[Answer], span_s: f64, objective: Objective) -> Self {
+    pub fn of(answers: &[Answer], warm_s: f64, span_s: f64, objective: Objective) -> Self {
+        let answers: Vec<Answer> = answers.iter().filter(|answer| answer.due_s >= warm_s).copied().collect();
         let is_good = |answer: &&Answer| {
             answer.whole && answer.first_s <= objective.first_s && answer.gap_s <= objective.gap_s
         };
@@ -78,7 +82,7 @@ impl Summary {
         Self {
             count: answers.len(),
             failed: answers.iter().filter(|answer| !answer.whole).count(),
-            good_per_s: good / span_s,
+            good_per_s: good / (span_s - warm_s),
             good_share: good / answers.len().max(1) as f64,
             hit_rate: cached as f64 / prompt.max(1) as f64,
             first_s: both(sorted(|answer| answer.first_s)),
@@ -122,8 +126,9 @@ mod tests {
     fn good_is_both_objectives_and_whole() {
         let objective = Objective { first_s: 1.0, gap_s: 0.06 };
         let failed = Answer { whole: false, ..answer(0.1, 0.01) };
-        let answers = [answer(0.5, 0.05), answer(1.5, 0.05), answer(0.5, 0.07), failed];
-        let summary = Summary::of(&answers, 2.0, objective);
+        let early = Answer { due_s: 1.9, ..answer(0.1, 0.01) };
+        let answers = [answer(0.5, 0.05), answer(1.5, 0.05), answer(0.5, 0.07), failed, early];
+        let summary = Summary::of(&answers, 2.0, 4.0, objective);
         assert_eq!((summary.count, summary.failed), (4, 1));
         assert!((summary.good_per_s - 0.5).abs() < 1e-12 && (summary.hit_rate - 0.25).abs() < 1e-12);
         assert!((summary.first_s[0] - 0.5).abs() < 1e-12);

@@ -8,7 +8,8 @@ pub const TOKEN_BYTES: usize = 4;
 /// Lower-case words of `tokens` tokens, drawn from `rng`. Two draws share no prefix that is worth caching.
 #[must_use]
 pub fn words(rng: &mut Rng, tokens: usize) -> String {
-    let letter = |at: usize, rng: &mut Rng| if at.is_multiple_of(TOKEN_BYTES) { ' ' } else { rng.lowercase() };
+    let letter =
+        |at: usize, rng: &mut Rng| if at.is_multiple_of(TOKEN_BYTES) { ' ' } else { rng.lowercase() };
     (0..tokens * TOKEN_BYTES).map(|at| letter(at, rng)).collect()
 }
 
