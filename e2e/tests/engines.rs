@@ -17,10 +17,15 @@ use std::time::Duration;
 const SETTLED: Duration = Duration::from_secs(15);
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// Whether the n-th call asks for a stream.
+fn streams(n: u64) -> bool {
+    !n.is_multiple_of(3)
+}
+
 /// Streams and whole answers by turns, of some hundred milliseconds; prompts of a few conversations.
 fn mixed(n: u64) -> Call {
     let mut body = chat(20 + n % 60, Wish::Nothing);
-    body["stream"] = json!(n % 3 != 0);
+    body["stream"] = json!(streams(n));
     body["ignore_eos"] = json!(true);
     body["messages"][1]["content"] = json!(format!("{} {}", "How far is it? ".repeat(100), n % 7));
     Call::json("/v1/chat/completions", &body)
@@ -88,7 +93,7 @@ async fn engines_that_drain_and_restart_one_after_another_fail_no_request() {
     println!("{}", report.line("drained"));
     let replies = std::mem::take(&mut *replies.lock().unwrap());
     for (n, reply) in &replies {
-        assert!(is_whole(reply, n % 3 != 0), "{n}: {} {:?} {}", reply.status, reply.ended, reply.text());
+        assert!(is_whole(reply, streams(*n)), "{n}: {} {:?} {}", reply.status, reply.ended, reply.text());
     }
     assert_eq!((report.statuses.get(&0), report.broken), (None, 0));
     let records = all_recorded(&mut sims, replies.len()).await;
@@ -141,11 +146,11 @@ async fn killed_engines_take_only_the_streams_they_had_begun() {
         let replies = std::mem::take(&mut *replies.lock().unwrap());
         let mut broken = 0;
         for (n, reply) in &replies {
-            if is_whole(reply, n % 3 != 0) {
+            if is_whole(reply, streams(*n)) {
                 continue;
             }
             broken += 1;
-            assert!(n % 3 != 0, "{n} is no stream: {} {:?} {}", reply.status, reply.ended, reply.text());
+            assert!(streams(*n), "{n} is no stream: {} {:?} {}", reply.status, reply.ended, reply.text());
             assert_eq!(reply.status, 200, "{n}: {}", reply.text());
             assert_eq!(sims.ended(&reply.request_id(), &[End::Died]), 1, "{n} did not die with an engine");
         }
@@ -191,7 +196,7 @@ async fn a_fast_failer_attracts_nothing() {
         let replies = std::mem::take(&mut *replies.lock().unwrap());
         let asked = sims.asked();
         println!("{strategy}: {} requests, asked {asked:?}; {}", replies.len(), report.line(""));
-        assert!(replies.iter().all(|(n, reply)| is_whole(reply, n % 3 != 0)), "{:?}", report.statuses);
+        assert!(replies.iter().all(|(n, reply)| is_whole(reply, streams(*n))), "{:?}", report.statuses);
         assert!(asked[0] >= 1, "the failing engine was never asked, so nothing was proved");
         assert!(asked[0] * 10 <= replies.len(), "{strategy}: {asked:?} of {}", replies.len());
         let metrics = sims.service().unwrap().metrics().await.unwrap();
@@ -263,7 +268,7 @@ async fn an_engine_that_lets_requests_hang_gets_no_more_of_them() {
         let before = sims.asked()[0];
         for n in 0..60 {
             let reply = sims.send(mixed(n).within(Duration::from_secs(5))).await.unwrap();
-            assert!(is_whole(&reply, n % 3 != 0), "{state} {n}: {}", reply.text());
+            assert!(is_whole(&reply, streams(n)), "{state} {n}: {}", reply.text());
         }
         let asked = sims.asked();
         println!("{state}: {before} requests hung before it was seen as {seen}, then {asked:?}");

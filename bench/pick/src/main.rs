@@ -22,11 +22,11 @@ use serde_json::{Value, json};
 const OURS: &str = "least_work";
 /// Seconds of engine time in which requests come; conversations need longer to be told.
 const SPAN_S: f64 = 14.0;
-const TURNS_SPAN_S: f64 = 20.0;
+const TURNS_SPAN_S: f64 = 18.0;
 /// Seconds of those in which caches and batches fill; requests of this time are sent and not counted.
 const WARM_S: f64 = 4.0;
 /// Seconds of engine time after which an answer counts as failed.
-const LIMIT_S: f64 = 12.0;
+const LIMIT_S: f64 = 10.0;
 /// Lateness of the load that makes a run worthless, seconds of engine time.
 const LATE_S: f64 = 0.05;
 

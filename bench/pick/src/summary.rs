@@ -113,6 +113,7 @@ mod tests {
         let (prompt_tokens, cached_tokens) = (100, 25);
         Answer {
             whole: true,
+            due_s: 3.0,
             first_s,
             end_s: first_s + 1.0,
             gap_s,
