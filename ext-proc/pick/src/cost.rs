@@ -41,6 +41,10 @@ pub(crate) struct Site<'a> {
     pub(crate) foreign: Foreign,
     pub(crate) evicting: f64,
     pub(crate) kv_capacity_tokens: f64,
+    /// What the engine said it holds of it, in tokens; `None`: it hasn't said.
+    pub(crate) kv_used_tokens: Option<f64>,
+    /// How far that is believed, 0 to 1.
+    pub(crate) signal_weight: f64,
     /// Loads of adapters that come first.
     pub(crate) lora_s: f64,
     pub(crate) lora_full: bool,
@@ -50,6 +54,18 @@ pub(crate) struct Site<'a> {
 /// Computing `uncached` tokens behind `context` others; seconds.
 pub(crate) fn prefill_s(speed: &Speed, uncached: f64, context: f64) -> f64 {
     speed.c_p * uncached + speed.c_a * uncached * (context + uncached / 2.0)
+}
+
+/// Tokens of the KV cache that requests hold or are about to: the sum of what each holds, but no more than the engine says
+/// it uses and what is on its way there. Requests share what they begin with, and only the engine knows how much of it.
+fn held_tokens(site: &Site<'_>, context: f64, usual_context: f64, output_tokens: f64) -> f64 {
+    let Site { load, foreign, .. } = *site;
+    let others = (foreign.kv_tokens - (foreign.running + foreign.waiting) * usual_context).max(0.0);
+    let sum = others + context;
+    let Some(used) = site.kv_used_tokens else { return sum };
+    let streams = f64::from(load.in_flight()) + foreign.running + foreign.waiting;
+    let coming = load.unseen_tokens as f64 + streams * output_tokens / 2.0;
+    site.signal_weight * sum.min(used + coming) + (1.0 - site.signal_weight) * sum
 }
 
 /// The cost there, term by term.
@@ -73,8 +89,7 @@ pub(crate) fn explain(request: &Request, site: &Site<'_>, now_ms: u64) -> Explan
 
     let wait = load.wait_s(step, now_ms) * site.pace;
 
-    let over = (foreign.kv_tokens - (foreign.running + foreign.waiting) * usual_context).max(0.0)
-        + context
+    let over = held_tokens(site, context, usual_context, request.output_tokens)
         + own_context
         + request.output_tokens / 2.0
         - KV_FULL * site.kv_capacity_tokens;

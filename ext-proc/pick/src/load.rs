@@ -33,6 +33,10 @@ pub(crate) struct Load {
     pub(crate) prefill_us: u64,
     /// Tokens that they will hold.
     pub(crate) prefill_context_tokens: u64,
+    /// Those of them that no cache is thought to hold yet.
+    pub(crate) prefill_new_tokens: u64,
+    /// Prompt tokens to compute that the engine may not have held yet when it was last looked at.
+    pub(crate) unseen_tokens: u64,
     /// Requests that generate.
     pub(crate) decoding: u32,
     /// Tokens that they hold.
@@ -54,6 +58,13 @@ impl Load {
         self.prefilling = self.prefilling.saturating_add(1);
         self.prefill_us = self.prefill_us.saturating_add(work.prefill_us);
         self.prefill_context_tokens = self.prefill_context_tokens.saturating_add(work.context_tokens);
+        self.prefill_new_tokens = self.prefill_new_tokens.saturating_add(work.uncached_tokens);
+        self.unseen_tokens = self.unseen_tokens.saturating_add(work.uncached_tokens);
+    }
+
+    /// The engine was looked at: what it had computed by then it has told.
+    pub(crate) fn look(&mut self) {
+        self.unseen_tokens = self.prefill_new_tokens;
     }
 
     /// It has its first token.
@@ -72,12 +83,16 @@ impl Load {
                 self.context_tokens = self.context_tokens.saturating_sub(work.context_tokens);
             }
         }
+        if self.in_flight() == 0 {
+            self.unseen_tokens = 0;
+        }
     }
 
     fn leave_prefill(&mut self, work: &Work, now_ms: u64) {
         self.prefilling = self.prefilling.saturating_sub(1);
         self.prefill_us = self.prefill_us.saturating_sub(work.prefill_us);
         self.prefill_context_tokens = self.prefill_context_tokens.saturating_sub(work.context_tokens);
+        self.prefill_new_tokens = self.prefill_new_tokens.saturating_sub(work.uncached_tokens);
         // Engines take prompts in order: one that is done means that the next one has begun.
         self.head_since_ms = now_ms;
     }

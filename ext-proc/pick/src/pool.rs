@@ -169,6 +169,9 @@ impl Pool {
         let ours = slot.load;
         let unreachable = observation.health == Health::Unreachable;
         let active = observation.stats.as_ref().and_then(|stats| stats.lora_active.clone());
+        if observation.stats.is_some() {
+            slot.load.look();
+        }
         slot.signals.observe(observation, &ours, now_ms);
         let gone = unreachable && slot.signals.health(stale_ms, now_ms) == Health::Unreachable;
         if gone {

@@ -74,6 +74,13 @@ impl Signals {
         self.stats_at_ms = Some(now_ms);
     }
 
+    /// KV cache in use at the last look, tokens. `None`: not told, or told to be nothing although requests ran.
+    pub(crate) fn kv_used_tokens(&self) -> Option<f64> {
+        let capacity = self.stats.kv_capacity_tokens.filter(|_| self.stats_at_ms.is_some())?;
+        let told = self.stats.kv_usage > 0.0 || self.stats.running == 0;
+        told.then(|| capacity as f64 * f64::from(self.stats.kv_usage))
+    }
+
     /// It answered a request.
     pub(crate) fn alive(&mut self, now_ms: u64) {
         self.alive_ms = Some(now_ms);

@@ -105,6 +105,8 @@ impl Pool {
             },
             evicting: blend(slot.signals.evicting(now_ms), means.evicting),
             kv_capacity_tokens: capacity as f64,
+            kv_used_tokens: slot.signals.kv_used_tokens(),
+            signal_weight: weight,
             lora_s: if adapter == Adapter::Loaded { 0.0 } else { self.settings.lora_load_s },
             lora_full: adapter == Adapter::Full,
             penalty_s: slot.faults.rest_s(now_ms),
