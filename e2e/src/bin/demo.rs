@@ -10,13 +10,11 @@ use bench_engine::{Engine, EngineConfig};
 use e2e::client::{self, Call, Reply};
 use e2e::envoy::{Envoy, Options};
 use e2e::parts;
-use e2e::process::{Process, free_port, wait_for};
 use e2e::records::Record;
 use e2e::service::Service;
+use e2e::vllm::Vllm;
 use serde_json::{Value, json};
 
-/// vLLM loads for 20 s; the first time, with cold files, for longer.
-const ENGINE_READY: Duration = Duration::from_secs(300);
 const SETTLED: Duration = Duration::from_secs(10);
 const RULES: &str = "You are the keeper of a weir. You say how much water passed, where it went, and why it went there. \
     You answer in short words, you never guess, and you name the gauge that you read. The gauges are called north, south, \
@@ -53,7 +51,7 @@ fn arguments() -> Result<Arguments> {
 /// The engines, whichever they are. Dropping them ends them.
 enum Engines {
     Sim(Vec<Engine>),
-    Vllm(Vec<(Process, SocketAddr)>),
+    Vllm(Vec<Vllm>),
 }
 
 impl Engines {
@@ -65,45 +63,21 @@ impl Engines {
             return Ok(Self::Sim(engines.collect::<std::io::Result<_>>()?));
         }
         println!("starting two vLLM engines on the CPU; this takes about half a minute");
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("kits/vllm/up.sh");
-        let mut running = Vec::new();
-        for n in 0..2 {
-            let port = free_port()?;
-            let args = [script.display().to_string(), port.to_string()];
-            let args: Vec<&str> = args.iter().map(String::as_str).collect();
-            let kept: Vec<(String, String)> = std::env::vars()
-                .filter(|(name, _)| ["HOME", "PATH", "TOKENWEIR_CACHE"].contains(&name.as_str()))
-                .collect();
-            let env: Vec<(&str, &str)> =
-                kept.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-            let log = dir.join(format!("vllm-{n}.log"));
-            let process = Process::start("vllm", Path::new("/bin/bash"), &args, &env, &log)?;
-            running.push((process, SocketAddr::from(([127, 0, 0, 1], port))));
-        }
-        for (process, address) in &mut running {
-            let ready = wait_for("vLLM's /health", ENGINE_READY, async || {
-                if !matches!(process.ended(), Ok(None)) {
-                    return Some(false);
-                }
-                let reply =
-                    client::send(*address, Call::get("/health").within(Duration::from_secs(2))).await.ok()?;
-                (reply.status == 200).then_some(true)
-            });
-            if !ready.await? {
-                bail!("vLLM did not start\n{}", process.tail());
-            }
+        let mut running = [0, 1].map(|n| Vllm::start(dir, n, &[])).into_iter().collect::<Result<Vec<_>>>()?;
+        for engine in &mut running {
+            engine.ready().await?;
         }
         Ok(Self::Vllm(running))
     }
 
-    /// vLLM ends its worker processes when it is asked to end, not when it is killed.
+    /// Asks vLLM to end; what doesn't is killed, workers and all.
     async fn stop(self) {
-        let Self::Vllm(engines) = self else { return };
-        for (process, _) in &engines {
-            drop(process.signal(rustix::process::Signal::TERM));
+        let Self::Vllm(mut engines) = self else { return };
+        for engine in &engines {
+            drop(engine.terminate());
         }
-        for (mut process, _) in engines {
-            drop(process.wait(Duration::from_secs(20)).await);
+        for engine in &mut engines {
+            drop(engine.ended_within(Duration::from_secs(20)).await);
         }
     }
 
@@ -125,7 +99,7 @@ impl Engines {
     fn addresses(&self) -> Vec<SocketAddr> {
         match self {
             Self::Sim(engines) => engines.iter().map(Engine::address).collect(),
-            Self::Vllm(engines) => engines.iter().map(|(_, address)| *address).collect(),
+            Self::Vllm(engines) => engines.iter().map(|engine| engine.address).collect(),
         }
     }
 }
