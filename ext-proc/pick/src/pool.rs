@@ -200,6 +200,11 @@ impl Pool {
         slot.map_or(0, |slot| slot.load.in_flight())
     }
 
+    /// The addresses of the newest list, ready or not.
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        self.listed.iter().filter_map(|&number| self.slot(number)).map(|slot| slot.address)
+    }
+
     /// Every listed endpoint, and what an empty request would cost there.
     pub fn candidates(&self, now_ms: u64) -> impl Iterator<Item = Candidate> + '_ {
         self.survey(now_ms).into_iter()

@@ -94,7 +94,7 @@ impl Pools {
     /// The addresses of a pool, ready or not.
     pub(crate) fn endpoints(&self, pool: &str) -> Vec<SocketAddr> {
         let Some(slot) = self.slots.get(pool) else { return Vec::new() };
-        slot.lock().pool.candidates(monotonic_ms()).map(|candidate| candidate.address).collect()
+        slot.lock().pool.addresses().collect()
     }
 
     fn release(&self, pool: &str, exchange: ExchangeId, used: Used, predicted: Option<u64>) {
