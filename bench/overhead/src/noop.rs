@@ -12,9 +12,9 @@ use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response
 use envoy_types::pb::envoy::service::ext_proc::v3::{
     BodyResponse, HeadersResponse, ProcessingRequest, ProcessingResponse, TrailersResponse,
 };
-use tokio_stream::wrappers::TcpListenerStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::setups::listen;
@@ -58,12 +58,12 @@ pub(crate) fn serve() -> Result<()> {
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let server = Server::builder()
-        .tcp_nodelay(true)
         .initial_stream_window_size(window)
         .initial_connection_window_size(2 * window)
         .add_service(service);
     runtime.block_on(async {
-        let listener = TcpListenerStream::new(listen().await?);
+        // As Tokenweir: an answer does not wait for an acknowledgement.
+        let listener = TcpIncoming::from(listen().await?).with_nodelay(Some(true));
         Ok(server.serve_with_incoming(listener).await?)
     })
 }

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::ExternalProcessorServer;
 use tokio::net::{TcpListener, UnixListener};
-use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
+use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
 use tonic_health::pb::health_server::{Health, HealthServer};
 
 use super::AppError;
@@ -77,7 +78,6 @@ pub(super) fn serve<H: Health>(
     let message = config.limits.message_bytes_max();
     let window = |bytes: usize| u32::try_from(bytes.min(WINDOW_MAX)).ok();
     let mut server = Server::builder()
-        .tcp_nodelay(true)
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
         // A whole body fits the window, so that Envoy never waits in the middle of one.
@@ -93,9 +93,7 @@ pub(super) fn serve<H: Health>(
     Ok(async move {
         let shutdown = closing.cancelled_owned();
         let served = match listener {
-            Listener::Tcp(tcp) => {
-                router.serve_with_incoming_shutdown(TcpListenerStream::new(tcp), shutdown).await
-            }
+            Listener::Tcp(tcp) => router.serve_with_incoming_shutdown(incoming(tcp), shutdown).await,
             Listener::Unix(unix) => {
                 router.serve_with_incoming_shutdown(UnixListenerStream::new(unix), shutdown).await
             }
@@ -104,4 +102,27 @@ pub(super) fn serve<H: Health>(
             tracing::error!(%error, "a gRPC listener failed");
         }
     })
+}
+
+/// Connections without Nagle's algorithm, which the server's own setting does not reach for a listener that is handed to
+/// it: a verdict must not wait for Envoy's kernel to acknowledge the one before, up to 40 ms.
+fn incoming(listener: TcpListener) -> TcpIncoming {
+    TcpIncoming::from(listener).with_nodelay(Some(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_stream::StreamExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn no_verdict_waits_for_an_acknowledgement() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut incoming = incoming(listener);
+        let _client = tokio::net::TcpStream::connect(address).await.unwrap();
+        let accepted = incoming.next().await.unwrap().unwrap();
+        assert!(accepted.nodelay().unwrap());
+    }
 }
