@@ -22,10 +22,9 @@ pub const REPORT_METHOD: &str = "Report";
 
 /// Dynamic metadata namespace of the verdict, written by the service and read by the filter.
 pub const METADATA_NAMESPACE: &str = "io.tokenweir";
-/// Key of the exchange token in [`METADATA_NAMESPACE`].
-pub const METADATA_TOKEN: &str = "token";
-/// Key of the metering plan in [`METADATA_NAMESPACE`]: see `proto_openai::plan`.
-pub const METADATA_PLAN: &str = "plan";
+/// Key of the verdict in [`METADATA_NAMESPACE`]: the metering plan (see `proto_openai::plan`), a space, the exchange token.
+/// One value, because each one that the filter asks for costs it two passages between Envoy and the VM.
+pub const METADATA_VERDICT: &str = "verdict";
 
 /// Buckets of a [`v1::GapHistogram`]: below 1 ms, 2 ms, 4 ms, … 2^16 ms, and the rest.
 pub const GAP_BUCKETS: usize = 18;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use prost::Message;
 use proto_tokenweir::v1::{End, ReportBatch, UsageEvent, usage_event::Event};
-use proto_tokenweir::{METADATA_NAMESPACE, METADATA_PLAN, METADATA_TOKEN, REPORT_METHOD, REPORT_SERVICE};
+use proto_tokenweir::{METADATA_NAMESPACE, METADATA_VERDICT, REPORT_METHOD, REPORT_SERVICE};
 
 use crate::host::{Call, Counter, DispatchError, Host, Level};
 
@@ -41,8 +41,7 @@ impl FakeHost {
     pub(crate) fn with_verdict(token: &str, plan: &str) -> FakeHost {
         let host = FakeHost::default();
         host.now_us.set(1_700_000_000_000_000);
-        host.set_metadata(METADATA_TOKEN, token);
-        host.set_metadata(METADATA_PLAN, plan);
+        host.set_verdict(token, plan);
         host.set_request(":method", "POST");
         host.set_request(":path", "/v1/chat/completions");
         host
@@ -55,8 +54,9 @@ impl FakeHost {
         host
     }
 
-    pub(crate) fn set_metadata(&self, key: &str, value: &str) {
-        self.set_property(&["metadata", "filter_metadata", METADATA_NAMESPACE, key], value.as_bytes());
+    pub(crate) fn set_verdict(&self, token: &str, plan: &str) {
+        let path = ["metadata", "filter_metadata", METADATA_NAMESPACE, METADATA_VERDICT];
+        self.set_property(&path, format!("{plan} {token}").as_bytes());
     }
 
     pub(crate) fn set_property(&self, path: &[&str], value: &[u8]) {
@@ -125,8 +125,8 @@ impl Host for FakeHost {
         self.request_headers.borrow().get(name).cloned()
     }
 
-    fn response_header(&self, name: &str) -> Option<Vec<u8>> {
-        self.response_headers.borrow().get(name).cloned()
+    fn response_headers(&self) -> Vec<(String, Vec<u8>)> {
+        self.response_headers.borrow().clone().into_iter().collect()
     }
 
     fn remove_response_header(&self, name: &str) {

@@ -16,8 +16,8 @@ pub trait Host {
     /// A request header. Only in the request-headers callback.
     fn request_header(&self, name: &str) -> Option<Vec<u8>>;
 
-    /// A response header. Only in the response-headers callback.
-    fn response_header(&self, name: &str) -> Option<Vec<u8>>;
+    /// The response headers, their names in lower case. Only in the response-headers callback.
+    fn response_headers(&self) -> Vec<(String, Vec<u8>)>;
 
     /// Removes a response header. Only in the response-headers callback.
     fn remove_response_header(&self, name: &str);

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use proto_openai::{Api, BodyKind, Plan, Route, Strip, Tally, Usage, UsageSource, route};
 use proto_tokenweir::v1::{self, UsageEvent, usage_event::Event};
-use proto_tokenweir::{METADATA_NAMESPACE, METADATA_PLAN, METADATA_TOKEN};
+use proto_tokenweir::{METADATA_NAMESPACE, METADATA_VERDICT};
 
 use crate::body::{Body, Encoding};
 use crate::budget::Share;
@@ -129,8 +129,7 @@ impl Stream {
         host.count(Counter::Requests, 1);
         self.clock = Clock::start(host);
         self.progress_us = self.clock.now_us;
-        self.token = token(host).unwrap_or_default();
-        self.plan = plan(host);
+        (self.plan, self.token) = verdict(host);
         let has_verdict = !self.token.is_empty() && self.plan.is_some();
         let is_open = self.config.as_ref().is_some_and(|config| !config.require_verdict);
         if has_verdict || is_open {
@@ -147,7 +146,9 @@ impl Stream {
     /// The response headers: whose answer is it, and how will its body be read?
     pub fn on_response_headers(&mut self, host: &dyn Host, end_of_stream: bool) {
         self.clock.read(host);
-        self.status = host.response_header(":status").as_deref().and_then(number).unwrap_or(0);
+        // All at once: each passage between Envoy and the VM costs more than the few that are not looked at.
+        let headers = host.response_headers();
+        self.status = header(&headers, ":status").as_deref().and_then(number).unwrap_or(0);
         self.whole = end_of_stream;
         self.local_reply = match host.property(&["response", "code_details"]) {
             Some(details) => details != b"via_upstream",
@@ -156,20 +157,22 @@ impl Stream {
         let Some(plan) = self.plan.filter(|plan| plan.api.is_metered() && self.phase == Phase::Passed) else {
             return;
         };
-        let content_type = host.response_header("content-type").unwrap_or_default();
+        let content_type = header(&headers, "content-type").unwrap_or_default();
         self.kind = std::str::from_utf8(&content_type).map_or(BodyKind::Other, BodyKind::of);
         if self.local_reply || end_of_stream || self.kind == BodyKind::Other {
             return;
         }
-        let encoding = Encoding::of(host.response_header("content-encoding").as_deref());
+        let encoding = Encoding::of(header(&headers, "content-encoding").as_deref());
         let is_to_strip =
             plan.strip != Strip::Nothing && plan.stream && self.status == 200 && self.kind == BodyKind::Sse;
         // Bytes that are held back until the end could not be sent after trailers.
-        let is_editable = || encoding == Encoding::Identity && host.response_header("trailer").is_none();
+        let is_editable = || encoding == Encoding::Identity && header(&headers, "trailer").is_none();
         let strip = if !is_to_strip {
             Strip::Nothing
         } else if is_editable() {
-            host.remove_response_header("content-length");
+            if header(&headers, "content-length").is_some() {
+                host.remove_response_header("content-length");
+            }
             plan.strip
         } else {
             host.count(Counter::Unstripped, 1);
@@ -229,7 +232,7 @@ impl Stream {
         }
         self.clock.read(host);
         if phase == Phase::Unseen {
-            self.token = token(host).unwrap_or_default();
+            self.token = verdict(host).1;
         }
         let is_metered = phase == Phase::Passed && self.plan.is_some();
         if self.token.is_empty() && !is_metered {
@@ -343,21 +346,20 @@ fn count_tally(host: &dyn Host, tally: &Tally) {
     }
 }
 
-fn verdict_metadata(host: &dyn Host, key: &str) -> Option<String> {
-    let bytes = host.property(&["metadata", "filter_metadata", METADATA_NAMESPACE, key])?;
-    String::from_utf8(bytes).ok()
+/// What the service decided: the plan, and the token, which is opaque but text that can be a token at all.
+fn verdict(host: &dyn Host) -> (Option<Plan>, String) {
+    let bytes = host.property(&["metadata", "filter_metadata", METADATA_NAMESPACE, METADATA_VERDICT]);
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
+    let Some((plan, token)) = text.split_once(' ') else { return (None, String::new()) };
+    let is_token = token.len() <= TOKEN_BYTES_MAX && token.bytes().all(|b| b.is_ascii_graphic());
+    (plan.parse().ok(), if is_token { token.to_owned() } else { String::new() })
 }
 
-/// The exchange token: opaque, but text that can be a token at all.
-fn token(host: &dyn Host) -> Option<String> {
-    let token = verdict_metadata(host, METADATA_TOKEN)?;
-    let is_token =
-        (1..=TOKEN_BYTES_MAX).contains(&token.len()) && token.bytes().all(|b| b.is_ascii_graphic());
-    is_token.then_some(token)
-}
-
-fn plan(host: &dyn Host) -> Option<Plan> {
-    verdict_metadata(host, METADATA_PLAN)?.parse().ok()
+/// The value of a header, as Envoy gives one: several are joined with commas. `None`: it isn't there.
+fn header(headers: &[(String, Vec<u8>)], name: &str) -> Option<Vec<u8>> {
+    let values: Vec<&[u8]> =
+        headers.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_slice()).collect();
+    (!values.is_empty()).then(|| values.join(&b","[..]))
 }
 
 /// How to meter a request that nobody gave a verdict for: by its path, and nothing is taken out.

@@ -90,8 +90,8 @@ impl Host for Envoy {
         hostcalls::get_map_value_bytes(MapType::HttpRequestHeaders, name).ok().flatten()
     }
 
-    fn response_header(&self, name: &str) -> Option<Vec<u8>> {
-        hostcalls::get_map_value_bytes(MapType::HttpResponseHeaders, name).ok().flatten()
+    fn response_headers(&self) -> Vec<(String, Vec<u8>)> {
+        hostcalls::get_map_bytes(MapType::HttpResponseHeaders).unwrap_or_default()
     }
 
     fn remove_response_header(&self, name: &str) {

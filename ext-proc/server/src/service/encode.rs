@@ -12,7 +12,7 @@ use envoy_types::pb::envoy::r#type::v3::HttpStatus;
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{Struct, Value};
 use ext_proc_exchange::{BodyMode, Immediate, Reply, Verdict};
-use proto_tokenweir::{METADATA_NAMESPACE, METADATA_PLAN, METADATA_TOKEN};
+use proto_tokenweir::{METADATA_NAMESPACE, METADATA_VERDICT};
 
 /// Largest piece of a body in full-duplex mode, bytes: what every conforming gateway takes.
 const DUPLEX_CHUNK_BYTES_MAX: usize = 62_000;
@@ -66,10 +66,7 @@ fn metadata(verdict: &Verdict) -> Struct {
     fields([
         (
             METADATA_NAMESPACE,
-            nested(fields([
-                (METADATA_TOKEN, text(verdict.token().to_owned())),
-                (METADATA_PLAN, text(verdict.plan().to_string())),
-            ])),
+            nested(fields([(METADATA_VERDICT, text(format!("{} {}", verdict.plan(), verdict.token())))])),
         ),
         (LB_NAMESPACE, nested(fields([(DESTINATION_HEADER, text(verdict.destination()))]))),
     ])

@@ -4,7 +4,7 @@ use envoy_types::pb::envoy::extensions::filters::http::ext_proc::v3::processing_
 use proto_tokenweir::v1::{End, EndReason, FirstToken, Usage, UsageEvent, UsageSource, usage_event};
 use serde_json::Value;
 
-use crate::play::{Served, Stream, metadata};
+use crate::play::{Served, Stream, decision, metadata};
 use crate::reports::report;
 
 const ENDPOINTS: &str = "{a: [{address: \"127.0.0.1:9001\"}, {address: \"127.0.0.1:9002\"}]}";
@@ -25,7 +25,7 @@ async fn verdict(served: &Served, body: &str) -> (Vec<String>, String, Stream) {
     let mut stream = Stream::open(served, BodySendMode::Buffered).await.expect("open");
     let reply = stream.verdict_on(body).await;
     let list = metadata(&reply, "envoy.lb", "x-gateway-destination-endpoint").expect("a verdict");
-    let token = metadata(&reply, "io.tokenweir", "token").expect("a token");
+    let (_, token) = decision(&reply).expect("a token");
     (list.split(',').map(str::to_owned).collect(), token, stream)
 }
 

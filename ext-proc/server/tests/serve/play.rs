@@ -263,6 +263,12 @@ pub(crate) fn metadata(reply: &ProcessingResponse, namespace: &str, key: &str) -
     }
 }
 
+/// The plan and the exchange token of a verdict.
+pub(crate) fn decision(reply: &ProcessingResponse) -> Option<(String, String)> {
+    let text = metadata(reply, "io.tokenweir", "verdict")?;
+    text.split_once(' ').map(|(plan, token)| (plan.to_owned(), token.to_owned()))
+}
+
 /// Status and body of an immediate response.
 pub(crate) fn immediate(reply: &ProcessingResponse) -> (i32, String) {
     match &reply.response {

@@ -7,7 +7,7 @@ use proto_tokenweir::v1::{
     End, EndReason, ExchangeToken, ReportAck, ReportBatch, Usage, UsageEvent, UsageSource, usage_event,
 };
 
-use crate::play::{Served, Stream, metadata};
+use crate::play::{Served, Stream, decision};
 
 pub(crate) async fn report(served: &Served, events: Vec<UsageEvent>) -> Result<ReportAck, tonic::Status> {
     let mut client = tonic::client::Grpc::new(served.channel().await);
@@ -33,7 +33,7 @@ fn end(token: &str, output: u64) -> UsageEvent {
 
 async fn token(served: &Served) -> String {
     let mut stream = Stream::open(served, BodySendMode::Buffered).await.expect("open");
-    metadata(&stream.verdict().await, "io.tokenweir", "token").expect("a token")
+    decision(&stream.verdict().await).expect("a token").1
 }
 
 #[tokio::test]

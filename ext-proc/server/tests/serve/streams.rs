@@ -9,7 +9,7 @@ use envoy_types::pb::envoy::service::ext_proc::v3::processing_response::Response
 use envoy_types::pb::envoy::service::ext_proc::v3::{CommonResponse, HttpTrailers, ProcessingResponse};
 use tonic::Code;
 
-use crate::play::{CHAT, Served, Stream, http_headers, metadata};
+use crate::play::{CHAT, Served, Stream, decision, http_headers, metadata};
 
 fn header(common: &CommonResponse, name: &str) -> Option<String> {
     let set = &common.header_mutation.as_ref()?.set_headers;
@@ -41,11 +41,9 @@ async fn a_buffered_request_gets_its_verdict_and_the_stream_ends_with_ok_after_t
     let destination = header(common, "x-gateway-destination-endpoint").expect("a destination");
     assert_eq!(destination, "127.0.0.1:9001,127.0.0.1:9002");
     assert_eq!(metadata(&reply, "envoy.lb", "x-gateway-destination-endpoint"), Some(destination));
-    assert!(metadata(&reply, "io.tokenweir", "token").is_some_and(|token| token.starts_with("tw1.own.")));
-    assert_eq!(
-        metadata(&reply, "io.tokenweir", "plan").as_deref(),
-        Some("1;chat_completions;stream;strip=all")
-    );
+    let (plan, token) = decision(&reply).expect("a verdict");
+    assert!(token.starts_with("tw1.own."));
+    assert_eq!(plan, "1;chat_completions;stream;strip=all");
     let removed = &common.header_mutation.as_ref().expect("mutation").remove_headers;
     assert_eq!(removed, &["x-tokenweir-pool"], "the client's copy goes first");
     assert!(common.clear_route_cache);
@@ -78,7 +76,7 @@ async fn full_duplex_sends_the_whole_body_back_in_small_chunks_and_ignores_a_dou
     let Some(Response::RequestHeaders(reply)) = &headers.response else { panic!("{headers:?}") };
     let common = reply.response.as_ref().expect("common");
     assert_eq!(header(common, "x-tokenweir-pool").as_deref(), Some("a"));
-    assert!(metadata(&headers, "io.tokenweir", "token").is_some());
+    assert!(decision(&headers).is_some());
     let mut back = Vec::new();
     loop {
         let reply = stream.reply().await.expect("open").expect("a chunk");

@@ -200,8 +200,7 @@ fn root(host: &FakeHost) -> Root {
 
 /// A stream with a verdict that ends without a response.
 fn end_stream(host: &FakeHost, root: &Root, token: &str) {
-    host.set_metadata(proto_tokenweir::METADATA_TOKEN, token);
-    host.set_metadata(proto_tokenweir::METADATA_PLAN, "1;chat_completions;stream;strip=all");
+    host.set_verdict(token, "1;chat_completions;stream;strip=all");
     let mut stream = root.open_stream();
     stream.on_request_headers(host);
     stream.on_log(host);
